@@ -1,1 +1,1 @@
-"""What the demo and the tests run on: a small real model, a corpus of real documents, a local run."""
+"""What demo and tests run on: a small real model, a corpus of real documents, a local run."""

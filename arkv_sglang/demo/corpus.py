@@ -89,7 +89,7 @@ def _readmes() -> Iterator[Document]:
             package = metadata.metadata(name)
         except metadata.PackageNotFoundError:
             continue
-        text = str(package.get_payload()).strip()
+        text = str(package.json["description"]).strip()
         yield Document(f"readme-{name}", f"README of {package['Name']}", text)
 
 
