@@ -1,0 +1,161 @@
+"""The job's configuration: one YAML file, one pydantic model per section."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, meta
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
+
+PROMPT_VARIABLES = ("text", "title", "doc_id")
+_SECRET = re.compile(r"(^|_)(token|secret|password|key|credentials?)$", re.IGNORECASE)
+
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+
+
+def broken_rule(rule: str, remedy: str) -> PydanticCustomError:
+    """An error whose message load.py turns into "<field> must <rule>, got ...; <remedy>"."""
+    return PydanticCustomError("rule", "{rule}", {"rule": rule, "remedy": remedy})
+
+
+def is_uri(path: str) -> bool:
+    return "://" in path
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class InputConfig(Section):
+    path: Annotated[str, Field(min_length=1)]
+    format: Literal["auto", "parquet", "jsonl", "text"] = "auto"
+    id_column: str | None = "doc_id"
+    text_column: Annotated[str, Field(min_length=1)] = "text"
+    title_column: str | None = None
+    limit: Positive | None = None
+
+
+class PromptConfig(Section):
+    system: str | None = None
+    template: str = "Summarize the following document.\n\n{{ text }}"
+    chat_template: bool = True
+
+    @field_validator("template")
+    @classmethod
+    def _uses_known_variables(cls, template: str) -> str:
+        environment = Environment(autoescape=False)
+        try:
+            used = meta.find_undeclared_variables(environment.parse(template))
+        except TemplateSyntaxError as error:
+            raise broken_rule(f"be a Jinja2 template ({error})", "correct its syntax") from None
+        if not {"text"} <= used <= set(PROMPT_VARIABLES):
+            raise broken_rule(
+                "use the variable text and no other than text, title and doc_id",
+                "write {{ text }} where the document belongs",
+            )
+        return template
+
+    def compiled(self) -> Template:
+        environment = Environment(
+            autoescape=False, undefined=StrictUndefined, keep_trailing_newline=True
+        )
+        return environment.from_string(self.template)
+
+
+class SamplingConfig(Section):
+    """SGLang's sampling parameters, by SGLang's names."""
+
+    max_new_tokens: Positive = 256
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: int = -1
+    min_p: Ratio = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    stop: list[str] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+
+
+class EnginesConfig(Section):
+    count: Positive = 1
+    num_gpus: Annotated[float, Field(ge=0)] = 1
+    num_cpus: Annotated[float, Field(ge=0)] = 1
+    env: dict[str, str] = {}
+    window_docs: Positive = 32
+    window_tokens: Positive | None = None
+    start_timeout_s: Seconds = 1800
+    max_restarts: Annotated[int, Field(ge=0)] = 3
+
+
+class OutputConfig(Section):
+    dir: str
+    existing: Literal["fail", "replace"] = "fail"
+    rows_per_part: Positive = 500
+    part_period_s: Seconds = 60
+
+    @field_validator("dir")
+    @classmethod
+    def _reaches_the_same_place_from_anywhere(cls, path: str) -> str:
+        if not (is_uri(path) or Path(path).is_absolute()):
+            raise broken_rule(
+                "be an absolute path or a URI",
+                "a job runs in an unpacked copy of the working directory, where a relative "
+                "path would be lost, so give the whole path",
+            )
+        return path.rstrip("/") or "/"
+
+
+class RunConfig(Section):
+    max_failure_rate: Ratio = 0.1
+    lookahead_docs: Positive = 512
+    request_timeout_s: Seconds = 3600
+    sample_period_s: Seconds = 1.0
+    progress_period_s: Seconds = 10.0
+
+
+class JobConfig(Section):
+    """The whole configuration; ``engine`` goes to ``sglang.Engine`` as it is."""
+
+    input: InputConfig
+    prompt: PromptConfig = PromptConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    engine: dict[str, Any]
+    engines: EnginesConfig = EnginesConfig()
+    output: OutputConfig
+    run: RunConfig = RunConfig()
+
+    @field_validator("engine")
+    @classmethod
+    def _serves_whole_prompts_of_a_model(cls, engine: dict[str, Any]) -> dict[str, Any]:
+        model = engine.get("model_path")
+        if not isinstance(model, str) or not model:
+            raise broken_rule(
+                "have model_path, a folder or a hub name", "add it to the section engine"
+            )
+        if Path(model).is_absolute() and not Path(model).is_dir():
+            raise broken_rule(
+                "have as model_path a folder that exists", "correct it or give a hub name"
+            )
+        if engine.get("allow_auto_truncate"):
+            raise broken_rule(
+                "not set allow_auto_truncate, which drops the end of a long prompt silently",
+                "remove it: documents that are too long get a row that says so",
+            )
+        return engine
+
+    def snapshot(self) -> dict[str, Any]:
+        """The configuration as plain data, with secrets blanked, for manifests and reports."""
+        return _without_secrets(self.model_dump(mode="json"))
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: "***" if _SECRET.search(k) else _without_secrets(v) for k, v in value.items()}
+    return value

@@ -1,0 +1,97 @@
+"""From a YAML file and ``--set`` overrides to a JobConfig, or to one clear sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from arkv_sglang.batch.config import JobConfig
+
+
+class ConfigError(ValueError):
+    """What is wrong with a configuration, one sentence per field."""
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
+    """Read ``path``, apply ``dotted.key=value`` overrides, validate. Raises ConfigError."""
+    data = _read_yaml(Path(path))
+    for override in overrides:
+        _apply(data, override)
+    try:
+        return JobConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("\n".join(map(_sentence, error.errors()))) from None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"--config must name a readable file, got {str(path)!r} ({error.strerror}); "
+            "a path inside the working directory is relative to it"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        detail = " ".join(str(error).split())
+        raise ConfigError(
+            f"--config must be YAML, got {str(path)!r} ({detail}); correct it there"
+        ) from None
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"--config must hold sections, got {type(data).__name__} in {str(path)!r}; "
+            f"write one or more of {', '.join(JobConfig.model_fields)}"
+        )
+    return data
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    *parents, leaf = key.split(".")
+    if not equals or not all((*parents, leaf)):
+        raise ConfigError(
+            f"--set must be dotted.key=value, got {override!r}; "
+            "write for example --set input.limit=10"
+        )
+    for parent in parents:
+        child = data.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(
+                f"--set must reach a key in a section, got {override!r} where {parent} is "
+                f"{child!r}; name a key that the section has"
+            )
+        data = child
+    try:
+        data[leaf] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        data[leaf] = value
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    loc = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return (
+            f"{loc} must be given, got nothing; add it to the config file or pass --set {loc}=VALUE"
+        )
+    if error["type"] == "extra_forbidden":
+        known = ", ".join(_known_keys(error["loc"][:-1]))
+        return f"{loc} must be a known key, got an unknown one; the known ones are {known}"
+    if error["type"] == "rule":
+        rule, remedy = error["ctx"]["rule"], error["ctx"]["remedy"]
+    else:
+        rule = re.sub(r"^.*? should ", "", error["msg"])
+        remedy = f"correct it in the config file or pass --set {loc}=VALUE"
+    return f"{loc} must {rule}, got {error['input']!r}; {remedy}"
+
+
+def _known_keys(section: tuple[str, ...]) -> list[str]:
+    model: type[BaseModel] = JobConfig
+    for name in section:
+        annotation = model.model_fields[name].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        model = annotation
+    return list(model.model_fields)

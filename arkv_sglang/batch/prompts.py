@@ -1,0 +1,63 @@
+"""Prompts as token ids: the user's template, then the model's chat template."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from arkv_sglang.batch.config import PromptConfig
+from arkv_sglang.batch.load import ConfigError
+from arkv_sglang.batch.types import Document, Request
+
+
+class TokenizedPrompts:
+    """Builds requests with a Hugging Face tokenizer (or anything that behaves like one)."""
+
+    def __init__(self, tokenizer: Any, config: PromptConfig) -> None:
+        if config.chat_template and not getattr(tokenizer, "chat_template", None):
+            raise ConfigError(
+                "prompt.chat_template must be false for a model that has none, got true; "
+                "pass --set prompt.chat_template=false or use an instruction-tuned model"
+            )
+        self._tokenizer = tokenizer
+        self._template = config.compiled()
+        self._system = config.system
+        self._chat = config.chat_template
+
+    def build(self, document: Document) -> Request:
+        """Render and tokenize; nothing is ever cut off."""
+        prompt = self._template.render(
+            text=document.text, title=document.title, doc_id=document.doc_id
+        )
+        if self._chat:
+            prompt = self._tokenizer.apply_chat_template(
+                self._messages(prompt), tokenize=False, add_generation_prompt=True
+            )
+        elif self._system:
+            prompt = f"{self._system}\n\n{prompt}"
+        # A chat template writes the special tokens itself.
+        ids = self._tokenizer(prompt, add_special_tokens=not self._chat, verbose=False)
+        return Request(document.doc_id, array("I", ids["input_ids"]))
+
+    def _messages(self, prompt: str) -> list[dict[str, str]]:
+        system = [{"role": "system", "content": self._system}] if self._system else []
+        return [*system, {"role": "user", "content": prompt}]
+
+
+def load_tokenizer(engine: dict[str, Any]) -> Any:
+    """The tokenizer that the engine itself will use. Raises ConfigError."""
+    from transformers import AutoTokenizer
+
+    path = engine.get("tokenizer_path") or engine["model_path"]
+    try:
+        return AutoTokenizer.from_pretrained(
+            path,
+            trust_remote_code=bool(engine.get("trust_remote_code", False)),
+            revision=engine.get("revision") or "main",
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"engine.model_path must hold a tokenizer, got {path!r} ({reason}); "
+            "correct it or set engine.tokenizer_path"
+        ) from None

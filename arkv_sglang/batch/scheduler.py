@@ -1,0 +1,318 @@
+"""Hands documents to engines: pull-based, longest first, and none lost when an engine dies.
+
+What is in flight on an engine that dies is suspect, guilty or not. Suspects run alone, so that
+the next death names its cause: a document that kills its engine twice alone becomes an error row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from arkv_sglang.batch.types import (
+    ERROR,
+    INVALID,
+    OK,
+    TOO_LONG,
+    BadDocument,
+    Engine,
+    EngineInfo,
+    EngineLost,
+    PromptBuilder,
+    Request,
+    RequestFailed,
+    Result,
+    Row,
+    RunFailed,
+    Source,
+)
+
+MAX_LONE_DEATHS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much an engine holds at once, and how much waits in the driver."""
+
+    max_new_tokens: int
+    window_docs: int = 32
+    window_tokens: int | None = None
+    lookahead_docs: int = 512
+    request_timeout_s: float = 3600
+
+
+@dataclass(slots=True)
+class Work:
+    request: Request
+    suspect: bool = False
+    lone_deaths: int = 0
+
+
+@dataclass(slots=True)
+class Lane:
+    """One engine as the scheduler sees it; times are ``time.monotonic()`` seconds."""
+
+    engine: Engine
+    info: EngineInfo | None = None
+    up: bool = False
+    gone: str | None = None
+    in_flight: list[Work] = field(default_factory=list)
+    deaths: int = 0
+    docs: int = 0
+    tokens: int = 0
+    ready_at: float | None = None
+    last_done_at: float | None = None
+
+    @property
+    def in_flight_tokens(self) -> int:
+        return sum(work.request.prompt_tokens for work in self.in_flight)
+
+
+class Scheduler:
+    """Runs every document of ``source`` once and emits exactly one row for each."""
+
+    def __init__(
+        self,
+        engines: list[Engine],
+        source: Source,
+        prompts: PromptBuilder,
+        emit: Callable[[Row], None],
+        limits: Limits,
+    ) -> None:
+        self.lanes = [Lane(engine) for engine in engines]
+        self.read_all = False
+        self._source = source
+        self._prompts = prompts
+        self._emit = emit
+        self._limits = limits
+        self._waiting: list[tuple[int, int, Work]] = []
+        self._order = itertools.count()
+        self._suspects: deque[Work] = deque()
+        self._primed = False
+        self._changed = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Return when every document has its row. Raises RunFailed if no engine ever started."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._feed())
+            for lane in self.lanes:
+                group.create_task(self._drive(lane))
+        if self._stranded() and all(lane.info is None for lane in self.lanes):
+            raise RunFailed(f"no engine started: {self._why_gone()}")
+        self._give_up_the_rest()
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting) + len(self._suspects)
+
+    @property
+    def num_in_flight(self) -> int:
+        return sum(len(lane.in_flight) for lane in self.lanes)
+
+    # Reading
+
+    async def _feed(self) -> None:
+        while not self._stranded():
+            item = await asyncio.to_thread(self._read_one)
+            async with self._changed:
+                if item is None:
+                    self.read_all = True
+                elif isinstance(item, Row):
+                    self._emit(item)
+                else:
+                    self._push(item)
+                self._primed |= self.read_all or self._is_full()
+                self._changed.notify_all()
+                if self.read_all:
+                    return
+                await self._changed.wait_for(lambda: not self._is_full() or self._stranded())
+
+    def _read_one(self) -> Request | Row | None:
+        document = next(self._source, None)
+        if document is None:
+            return None
+        if isinstance(document, BadDocument):
+            return Row(document.doc_id, INVALID, error=document.error)
+        try:
+            return self._prompts.build(document)
+        except ValueError as error:
+            return Row(document.doc_id, INVALID, error=f"the prompt cannot be made: {error}")
+
+    def _push(self, request: Request) -> None:
+        heapq.heappush(self._waiting, (-request.prompt_tokens, next(self._order), Work(request)))
+
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= self._limits.lookahead_docs
+
+    # Engines
+
+    async def _drive(self, lane: Lane) -> None:
+        while not self._finished() and await self._bring_up(lane):
+            async with asyncio.TaskGroup() as group:
+                while (work := await self._next(lane)) is not None:
+                    group.create_task(self._run_one(lane, work))
+
+    async def _bring_up(self, lane: Lane) -> bool:
+        starting = asyncio.ensure_future(lane.engine.start())
+        finished = asyncio.ensure_future(self._until_finished())
+        try:
+            await asyncio.wait((starting, finished), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                return False
+            lane.info = starting.result()
+        except EngineLost as error:
+            lane.gone = str(error)
+        finally:
+            starting.cancel()
+            finished.cancel()
+        lane.up = lane.gone is None
+        if lane.up and lane.ready_at is None:
+            lane.ready_at = time.monotonic()
+        await self._notify()
+        return lane.up
+
+    async def _until_finished(self) -> None:
+        async with self._changed:
+            await self._changed.wait_for(self._finished)
+
+    async def _next(self, lane: Lane) -> Work | None:
+        async with self._changed:
+            while lane.up and not self._finished():
+                if (work := self._pick(lane)) is not None:
+                    lane.in_flight.append(work)
+                    self._changed.notify_all()
+                    return work
+                if not self._finished():
+                    await self._changed.wait()
+        return None
+
+    def _pick(self, lane: Lane) -> Work | None:
+        if any(work.suspect for work in lane.in_flight):
+            return None
+        if self._suspects and not lane.in_flight:
+            return self._suspects.popleft()
+        self._drop_too_long(lane)
+        if self._primed and self._waiting and self._has_room(lane):
+            return heapq.heappop(self._waiting)[2]
+        return None
+
+    def _drop_too_long(self, lane: Lane) -> None:
+        assert lane.info is not None
+        limit = lane.info.max_prompt_tokens(self._limits.max_new_tokens)
+        while self._waiting and -self._waiting[0][0] > limit:
+            request = heapq.heappop(self._waiting)[2].request
+            self._emit(_too_long(request, limit, self._limits.max_new_tokens, lane.info))
+            self._changed.notify_all()
+
+    def _has_room(self, lane: Lane) -> bool:
+        if not lane.in_flight:
+            return True
+        longest = -self._waiting[0][0]
+        limits = self._limits
+        if limits.window_tokens and lane.in_flight_tokens + longest > limits.window_tokens:
+            return False
+        return len(lane.in_flight) < min(limits.window_docs, self._fair_share())
+
+    def _fair_share(self) -> int:
+        """So that the first engine to be ready does not take what is left from the others."""
+        if not self.read_all:
+            return self._limits.window_docs
+        alive = sum(lane.gone is None for lane in self.lanes)
+        return math.ceil((self.num_waiting + self.num_in_flight) / alive)
+
+    async def _run_one(self, lane: Lane, work: Work) -> None:
+        request = work.request
+        try:
+            async with asyncio.timeout(self._limits.request_timeout_s):
+                result = await lane.engine.generate(request)
+        except EngineLost as error:
+            self._lose(lane, work, str(error))
+        except TimeoutError:
+            self._fail(lane, work, f"no answer within {self._limits.request_timeout_s:g} s")
+        except RequestFailed as error:
+            self._fail(lane, work, str(error))
+        else:
+            self._emit(_answered(request, result, lane.engine.name))
+            lane.docs += 1
+            lane.tokens += result.prompt_tokens + result.output_tokens
+        lane.last_done_at = time.monotonic()
+        lane.in_flight.remove(work)
+        await self._notify()
+
+    def _fail(self, lane: Lane, work: Work, error: str) -> None:
+        request = work.request
+        tokens = request.prompt_tokens
+        self._emit(Row(request.doc_id, ERROR, error, prompt_tokens=tokens, engine=lane.engine.name))
+
+    def _lose(self, lane: Lane, work: Work, reason: str) -> None:
+        lane.deaths += lane.up
+        lane.up = False
+        work.lone_deaths += work.suspect
+        work.suspect = True
+        if work.lone_deaths < MAX_LONE_DEATHS:
+            self._suspects.append(work)
+            return
+        self._fail(
+            lane, work, f"its engine died {work.lone_deaths} times running it alone: {reason}"
+        )
+
+    # Ends
+
+    def _finished(self) -> bool:
+        return self.read_all and not self.num_waiting and not self.num_in_flight
+
+    def _stranded(self) -> bool:
+        return all(lane.gone is not None for lane in self.lanes)
+
+    def _why_gone(self) -> str:
+        return next((lane.gone for lane in self.lanes if lane.gone), "no engine is configured")
+
+    def _give_up_the_rest(self) -> None:
+        error = f"no engine was left to run it: {self._why_gone()}"
+        left = [*(entry[2] for entry in self._waiting), *self._suspects]
+        for request in itertools.chain((work.request for work in left), self._unread()):
+            row = request if isinstance(request, Row) else _unrun(request, error)
+            self._emit(row)
+
+    def _unread(self) -> Iterator[Request | Row]:
+        while not self.read_all and (item := self._read_one()) is not None:
+            yield item
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def _unrun(request: Request, error: str) -> Row:
+    return Row(request.doc_id, ERROR, error, prompt_tokens=request.prompt_tokens)
+
+
+def _too_long(request: Request, limit: int, max_new_tokens: int, info: EngineInfo) -> Row:
+    error = (
+        f"the prompt has {request.prompt_tokens} tokens and at most {limit} fit beside "
+        f"{max_new_tokens} new ones (context {info.context_tokens}, "
+        f"KV capacity {info.capacity_tokens} tokens)"
+    )
+    return Row(request.doc_id, TOO_LONG, error, prompt_tokens=request.prompt_tokens)
+
+
+def _answered(request: Request, result: Result, engine: str) -> Row:
+    return Row(
+        request.doc_id,
+        OK,
+        summary=result.text,
+        prompt_tokens=result.prompt_tokens,
+        output_tokens=result.output_tokens,
+        cached_tokens=result.cached_tokens,
+        finish_reason=result.finish_reason,
+        ttft_s=result.ttft_s,
+        e2e_s=result.e2e_s,
+        engine=engine,
+        kv=result.kv,
+    )

@@ -1,0 +1,137 @@
+"""The nouns of the batch job and the two protocols that it is written against."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+OK = "ok"
+TOO_LONG = "too_long"
+INVALID = "invalid"
+ERROR = "error"
+STATUSES = (OK, TOO_LONG, INVALID, ERROR)
+
+# What a request's meta_info["arkv"] holds; rows are counted over all layers.
+KV_KEYS = (
+    "rows_original",
+    "rows_quantized",
+    "rows_evicted",
+    "bytes_original",
+    "bytes_quantized",
+    "peak_rows_original",
+    "peak_rows_quantized",
+    "peak_bytes_original",
+    "peak_bytes_quantized",
+    "times_planned",
+)
+
+
+class RunFailed(RuntimeError):
+    """The run cannot go on; the message is one sentence for the person who started it."""
+
+
+class EngineLost(RuntimeError):
+    """The engine died, or never came up, with the request possibly half done."""
+
+
+class RequestFailed(RuntimeError):
+    """The engine is well and refused or failed this one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    doc_id: str
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BadDocument:
+    """An input record that is no document; ``error`` is one sentence."""
+
+    doc_id: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt, as token ids (``array("I")``, four bytes each, since many of them wait)."""
+
+    doc_id: str
+    input_ids: array[int]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What an engine made of a request; times in seconds since the engine received it."""
+
+    text: str
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    finish_reason: str
+    ttft_s: float
+    e2e_s: float
+    kv: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What a started engine says about itself."""
+
+    context_tokens: int
+    capacity_tokens: int
+    device: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def max_prompt_tokens(self, max_new_tokens: int, margin: int = 8) -> int:
+        """Longest prompt that leaves room for the answer; engines differ near the very end."""
+        return min(self.context_tokens, self.capacity_tokens) - max_new_tokens - margin
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One document's line in the output table."""
+
+    doc_id: str
+    status: str
+    error: str | None = None
+    summary: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+    engine: str | None = None
+    kv: Mapping[str, int] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """One engine, wherever it runs."""
+
+    name: str
+
+    async def start(self) -> EngineInfo:
+        """Wait until the engine answers, also after it died. Raises EngineLost if it never will."""
+
+    async def generate(self, request: Request) -> Result:
+        """Run one request. Raises EngineLost or RequestFailed."""
+
+    async def sample(self) -> dict[str, float]:
+        """Telemetry now: plain numbers, units in the names. Raises EngineLost."""
+
+
+class PromptBuilder(Protocol):
+    def build(self, document: Document) -> Request:
+        """Turn a document into a request. Raises ValueError with one sentence."""
+
+
+Source = Iterator[Document | BadDocument]
+Sample = dict[str, Any]

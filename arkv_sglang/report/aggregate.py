@@ -1,0 +1,130 @@
+"""Figures of a run, per engine and in all. Units are in the key names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+FORMAT = 1
+STATUSES = ("ok", "too_long", "invalid", "error")
+MAX_FAILURES = 100
+
+# Report key <- the telemetry keys that may hold it (the first that is there wins).
+_LEVELS = {
+    "weights_bytes": ("weights_bytes",),
+    "arena_bytes": ("arkv_arena_bytes", "kv_pool_bytes"),
+    "overhead_bytes": ("arkv_overhead_bytes",),
+    "peak_device_used_bytes": ("device_used_bytes",),
+    "peak_rss_bytes": ("rss_bytes",),
+    "peak_running_requests": ("running_requests",),
+    "peak_kv_bytes": ("kv_bytes",),
+    "peak_kv_original_bytes": ("kv_original_bytes",),
+    "peak_kv_quantized_bytes": ("kv_quantized_bytes",),
+    "rows_evicted": ("arkv_rows_evicted_total",),
+    "rows_demoted": ("arkv_rows_demoted_total",),
+}
+
+
+def build_report(
+    rows: pa.Table,
+    run: Mapping[str, Any],
+    engines: Sequence[Mapping[str, Any]],
+    config: Mapping[str, Any],
+    versions: Mapping[str, str],
+) -> dict[str, Any]:
+    """Everything that report.json holds. ``rows`` are the committed rows; an engine record has
+    name, info, deaths, gone, ready_s and done_s (seconds since the run began), peaks, samples.
+
+    Peaks are those of the samples. In the totals they are sums over the engines."""
+    per_engine = [_engine(rows, engine) for engine in engines]
+    begun = [engine["ready_s"] for engine in engines if engine["ready_s"] is not None]
+    ended = [engine["done_s"] for engine in engines if engine["done_s"] is not None]
+    wall_s = max(ended) - min(begun) if begun and ended else None
+    totals = _figures(rows, wall_s) | {key: _sum(per_engine, key) for key in _LEVELS}
+    failed = rows.filter(pc.not_equal(rows["status"], "ok"))
+    return {
+        "format": FORMAT,
+        "run": {**run, "generating_s": wall_s},
+        "totals": totals,
+        "engines": per_engine,
+        "failures": failed.select(["doc_id", "status", "error", "engine"])
+        .slice(0, MAX_FAILURES)
+        .to_pylist(),
+        "failures_left_out": max(0, failed.num_rows - MAX_FAILURES),
+        "config": dict(config),
+        "versions": dict(versions),
+    }
+
+
+def _engine(rows: pa.Table, engine: Mapping[str, Any]) -> dict[str, Any]:
+    own = rows.filter(pc.fill_null(pc.equal(rows["engine"], engine["name"]), False))
+    ready_s, done_s, peaks = engine["ready_s"], engine["done_s"], engine["peaks"]
+    wall_s = None if ready_s is None or done_s is None else done_s - ready_s
+    return {
+        "name": engine["name"],
+        "device": (engine["info"] or {}).get("device"),
+        "capacity_tokens": (engine["info"] or {}).get("capacity_tokens"),
+        "context_tokens": (engine["info"] or {}).get("context_tokens"),
+        "ready_s": ready_s,
+        "deaths": engine["deaths"],
+        "gone": engine["gone"],
+        **_figures(own, wall_s),
+        **{key: _first(peaks, names) for key, names in _LEVELS.items()},
+    }
+
+
+def _figures(rows: pa.Table, wall_s: float | None) -> dict[str, Any]:
+    documents = {status: _count(rows, status) for status in STATUSES} | {"all": rows.num_rows}
+    done = rows.filter(pc.equal(rows["status"], "ok"))
+    prompt, cached, output = (
+        _total(done, name) for name in ("prompt_tokens", "cached_tokens", "output_tokens")
+    )
+    return {
+        "documents": documents,
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "output_tokens": output,
+        "wall_s": wall_s,
+        "documents_per_min": _rate(documents["ok"] * 60, wall_s),
+        "prefill_tokens_per_s": _rate(prompt - cached, wall_s),
+        "decode_tokens_per_s": _rate(output, wall_s),
+        "tokens_per_s": _rate(prompt + output, wall_s),
+        **{
+            f"{name}_p{percent}_s": _quantile(done[f"{name}_s"], percent / 100)
+            for name in ("ttft", "e2e")
+            for percent in (50, 95)
+        },
+        **{
+            f"documents_{name}": _total(done, f"kv_{name}")
+            for name in ("rows_original", "rows_quantized", "rows_evicted")
+        },
+    }
+
+
+def _count(rows: pa.Table, status: str) -> int:
+    return int(pc.sum(pc.equal(rows["status"], status)).as_py() or 0)
+
+
+def _total(rows: pa.Table, column: str) -> int:
+    return int(pc.sum(rows[column]).as_py() or 0)
+
+
+def _quantile(values: pa.ChunkedArray, q: float) -> float | None:
+    result: float | None = pc.quantile(values, q)[0].as_py() if len(values) else None
+    return result
+
+
+def _rate(amount: float, wall_s: float | None) -> float | None:
+    return amount / wall_s if wall_s else None
+
+
+def _first(values: Mapping[str, float], names: Sequence[str]) -> float | None:
+    return next((values[name] for name in names if name in values), None)
+
+
+def _sum(engines: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    known = [engine[key] for engine in engines if engine[key] is not None]
+    return sum(known) if known else None

@@ -1,0 +1,206 @@
+"""Summarizes a corpus of long documents on a Ray cluster.
+
+    ray job submit --working-dir . -- python jobs/longdoc.py --config configs/longdoc.yaml \
+        --set output.dir=/data/summaries --set input.path=/data/corpus.parquet
+
+Exit code 0 when the run succeeded, 1 when it failed, 2 when the configuration is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+
+from arkv_sglang.batch.commit import OutputFolder
+from arkv_sglang.batch.config import JobConfig
+from arkv_sglang.batch.documents import open_documents
+from arkv_sglang.batch.load import ConfigError, load_config
+from arkv_sglang.batch.prompts import TokenizedPrompts, load_tokenizer
+from arkv_sglang.batch.run import check_outcome, package_versions, run_job
+from arkv_sglang.batch.types import (
+    EngineInfo,
+    EngineLost,
+    Request,
+    RequestFailed,
+    Result,
+    RunFailed,
+)
+
+STOPPED = 143
+T = TypeVar("T")
+
+
+class EngineActor:
+    """One ``sglang.Engine``. A plain class with threads, not an async actor: SGLang must be started
+    in the main thread, where Ray runs ``__init__`` of such an actor alone."""
+
+    def __init__(self, engine: dict[str, Any], sampling: dict[str, Any]) -> None:
+        import sglang
+
+        from arkv_sglang.batch.worker import EngineWorker
+
+        self._worker = EngineWorker(sglang.Engine(**engine), sampling, package_versions())
+
+    @ray.method(concurrency_group="generate")
+    def generate(self, request: Request) -> Result:
+        return self._worker.generate(request)
+
+    @ray.method(concurrency_group="telemetry")
+    def info(self) -> EngineInfo:
+        return self._worker.info()
+
+    @ray.method(concurrency_group="telemetry")
+    def sample(self) -> dict[str, float]:
+        return self._worker.sample()
+
+    @ray.method(concurrency_group="telemetry")
+    def stop(self) -> None:
+        self._worker.stop()
+
+
+class RayEngine:
+    """The scheduler's view of an actor: Ray's errors become the batch package's."""
+
+    def __init__(self, name: str, config: JobConfig) -> None:
+        self.name = name
+        self._start_timeout_s = config.engines.start_timeout_s
+        self._actor = (
+            ray.remote(EngineActor)
+            .options(**actor_options(config))
+            .remote(config.engine, config.sampling.model_dump())
+        )
+
+    async def start(self) -> EngineInfo:
+        deadline = time.monotonic() + self._start_timeout_s
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                while True:
+                    try:
+                        return await self._actor.info.remote()
+                    except ActorUnavailableError:
+                        await asyncio.sleep(1)
+        except TimeoutError:
+            ray.kill(self._actor)
+            raise EngineLost(
+                f"{self.name} did not start within engines.start_timeout_s "
+                f"{self._start_timeout_s:g} s"
+            ) from None
+        except RayError as error:
+            raise EngineLost(f"{self.name} could not start: {reason(error)}") from None
+
+    async def generate(self, request: Request) -> Result:
+        return await self._call(self._actor.generate, request)
+
+    async def sample(self) -> dict[str, float]:
+        return await self._call(self._actor.sample)
+
+    async def _call(self, method: Any, *arguments: Any) -> Any:
+        try:
+            return await method.remote(*arguments)
+        except RayTaskError as error:
+            raise RequestFailed(reason(error)) from None
+        except RayError as error:
+            raise EngineLost(f"{self.name} died: {reason(error)}") from None
+
+    def stop(self) -> ray.ObjectRef:
+        return self._actor.stop.remote()
+
+
+def actor_options(config: JobConfig) -> dict[str, Any]:
+    """Ray's options for one engine."""
+    engines = config.engines
+    env = {}
+    if not engines.num_gpus:
+        # Ray gives a process without GPUs sight of all of them, and one thread.
+        threads = max(1, math.floor(engines.num_cpus))
+        env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
+    return {
+        "num_gpus": engines.num_gpus,
+        "num_cpus": engines.num_cpus,
+        "max_restarts": engines.max_restarts,
+        # A request may kill its engine: the scheduler decides who tries it again, and when.
+        "max_task_retries": 0,
+        "concurrency_groups": {"generate": engines.window_docs, "telemetry": 2},
+        "scheduling_strategy": "SPREAD",
+        "runtime_env": {"env_vars": env | engines.env},
+    }
+
+
+def reason(error: RayError) -> str:
+    """The line of Ray's message that says what happened."""
+    text = str(getattr(error, "cause", None) or error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def say(message: str) -> None:
+    print(message, flush=True)
+
+
+def complain(message: object) -> None:
+    print(f"longdoc: {message}", file=sys.stderr, flush=True)
+
+
+def warn_of_missing_resources(config: JobConfig) -> None:
+    have = ray.cluster_resources()
+    for kind, each in (("GPU", config.engines.num_gpus), ("CPU", config.engines.num_cpus)):
+        want = each * config.engines.count
+        if want > have.get(kind, 0):
+            complain(
+                f"{config.engines.count} engines need {want:g} {kind} and the cluster has "
+                f"{have.get(kind, 0):g} now; some engines will wait for more nodes"
+            )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", required=True, metavar="YAML")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one dotted key"
+    )
+    arguments = parser.parse_args()
+    try:
+        config = load_config(arguments.config, arguments.set)
+        source = open_documents(config.input)
+        prompts = TokenizedPrompts(load_tokenizer(config.engine), config.prompt)
+        folder = OutputFolder(config.output)
+    except ConfigError as error:
+        complain(error)
+        return 2
+    ray.init()
+    warn_of_missing_resources(config)
+    engines = [RayEngine(f"engine-{number}", config) for number in range(config.engines.count)]
+    say(f"starting {len(engines)} engines of {config.engine['model_path']}")
+    try:
+        report = asyncio.run(
+            until_terminated(run_job(config, engines, source, prompts, folder, say))
+        )
+        check_outcome(report, config.run.max_failure_rate)
+    except RunFailed as error:
+        complain(error)
+        return 1
+    except asyncio.CancelledError:
+        complain("stopped; the documents that were done are committed")
+        return STOPPED
+    ray.wait([engine.stop() for engine in engines], num_returns=len(engines), timeout=20)
+    return 0
+
+
+async def until_terminated(run: Coroutine[Any, Any, T]) -> T:
+    """``ray job stop`` sends SIGTERM, and SIGKILL a few seconds later."""
+    task = asyncio.ensure_future(run)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
+
+
+if __name__ == "__main__":
+    sys.exit(main())
