@@ -1,0 +1,107 @@
+"""The import law of the package: who may import whom, and where the heavy libraries may appear.
+
+Two proofs: the import statements of every file (so lazy imports count too), and what a fresh
+process has loaded after it imports a module.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "arkv_sglang"
+ROOT = Path(__file__).parents[2]
+
+# Part of the package -> the parts that it may import. A part that is not here may import all.
+ALLOWED_PARTS = {
+    "core": {"core", "config"},
+    "config": {"core", "config"},
+    "policy": {"core", "config", "policy"},
+    "kernels": {"core", "config", "kernels"},
+    "storage": {"core", "config", "policy", "kernels", "storage"},
+    "cache": {"core", "config", "policy", "kernels", "storage", "cache"},
+    "engine": {"core", "config", "policy", "kernels", "storage", "cache", "engine"},
+    "batch": {"config", "batch", "report"},
+    "report": {"config", "report"},
+}
+
+
+def may_use(library: str, module: str) -> bool:
+    """Whether `module` may import `library`: the three that tie code to a kind of machine."""
+    part, leaf = part_of(module), module.rpartition(".")[2]
+    if library == "sglang":
+        return part in {"cache", "engine", "eval", "bench"}
+    if library == "triton":
+        return part == "kernels" and leaf.startswith("triton_")
+    if library == "ray":
+        return module.endswith("batch.local_ray")
+    return True
+
+
+def part_of(module: str) -> str:
+    return (module.split(".") + [""])[1]
+
+
+def module_files() -> dict[str, Path]:
+    files = {}
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        files[".".join(parts).removesuffix(".__init__")] = path
+    return files
+
+
+def imports_of(module: str, path: Path) -> Iterator[str]:
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, base]).rstrip(".")
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+FILES = module_files()
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_import_statements(module: str) -> None:
+    allowed = ALLOWED_PARTS.get(part_of(module))
+    for name in imports_of(module, FILES[module]):
+        top = name.split(".")[0]
+        assert may_use(top, module), f"{module} must not import {top}"
+        if top == PACKAGE and allowed is not None and part_of(name):
+            assert part_of(name) in allowed | {"__version__"}, f"{module} must not import {name}"
+
+
+PROBE = """
+import importlib, json, sys
+for module in sys.argv[1:]:
+    importlib.import_module(module)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    "part", [part for part in ALLOWED_PARTS if part not in {"cache", "engine"}]
+)
+def test_loaded_in_a_fresh_process(part: str) -> None:
+    modules = [
+        m for m in FILES if part_of(m) == part and not m.rpartition(".")[2].startswith("triton_")
+    ]
+    if not modules:
+        pytest.skip(f"no module in {part} yet")
+    command = [sys.executable, "-c", PROBE, *modules]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    loaded = json.loads(result.stdout)
+    ours = {part_of(name) for name in loaded if name.startswith(f"{PACKAGE}.")}
+    assert ours <= ALLOWED_PARTS[part]
+    heavy = {name for name in ("sglang", "triton", "ray") if name in loaded}
+    assert not heavy, f"importing {part} loads {heavy}"
