@@ -43,7 +43,7 @@ def may_use(library: str, module: str) -> bool:
 
 
 def part_of(module: str) -> str:
-    return (module.split(".") + [""])[1]
+    return [*module.split("."), ""][1]
 
 
 def module_files() -> dict[str, Path]:
