@@ -13,7 +13,6 @@ import asyncio
 import math
 import signal
 import sys
-import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -48,6 +47,8 @@ class EngineActor:
 
         from arkv_sglang.batch.worker import EngineWorker
 
+        # Load figures after every step, not every few, so that telemetry speaks of now.
+        engine = {"load_snapshot_publish_interval": 1} | engine
         self._worker = EngineWorker(sglang.Engine(**engine), sampling, package_versions())
 
     @ray.method(concurrency_group="generate")
@@ -73,14 +74,10 @@ class RayEngine:
     def __init__(self, name: str, config: JobConfig) -> None:
         self.name = name
         self._start_timeout_s = config.engines.start_timeout_s
-        self._actor = (
-            ray.remote(EngineActor)
-            .options(**actor_options(config))
-            .remote(config.engine, config.sampling.model_dump())
-        )
+        actor = ray.remote(**actor_options(config))(EngineActor)
+        self._actor = actor.remote(config.engine, config.sampling.model_dump())
 
     async def start(self) -> EngineInfo:
-        deadline = time.monotonic() + self._start_timeout_s
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 while True:

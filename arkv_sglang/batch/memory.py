@@ -26,7 +26,7 @@ def device_used_bytes() -> int | None:
     device = _device()
     if device is None:
         return None
-    import pynvml
+    import pynvml  # type: ignore[import-untyped]
 
     return int(pynvml.nvmlDeviceGetMemoryInfo(device).used)
 

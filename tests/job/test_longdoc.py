@@ -1,0 +1,128 @@
+"""The job as a user runs it: ``ray job submit``, two real engines, a real model."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from arkv_sglang.batch.local_ray import MARK, LocalRay
+
+Submit = Callable[[dict[str, Any]], tuple[int, str]]
+ROOT = Path(__file__).parents[2]
+FABLES = {f"fable-{n}" for n in range(5)}
+
+
+def rows_of(out: Path) -> dict[str, dict[str, Any]]:
+    rows = pq.read_table(out / "summaries").to_pylist()
+    assert len({row["doc_id"] for row in rows}) == len(rows)
+    return {row["doc_id"]: row for row in rows}
+
+
+def test_every_document_gets_a_row_and_the_run_a_report(
+    submit: Submit, config: dict[str, Any], tmp_path: Path
+) -> None:
+    code, log = submit(config)
+    assert code == 0, log
+    out = tmp_path / "out"
+    rows = rows_of(out)
+    assert {i: r["status"] for i, r in rows.items()} == dict.fromkeys(FABLES, "ok") | {
+        "long": "too_long",
+        "empty": "invalid",
+        "documents.jsonl#8": "invalid",
+    }
+    assert "8192" in rows["long"]["error"]
+    for fable in FABLES:
+        row = rows[fable]
+        assert row["summary"] and row["finish_reason"] in ("stop", "length")
+        assert 0 < row["output_tokens"] <= 16 < row["prompt_tokens"]
+        assert 0 < row["ttft_s"] <= row["e2e_s"]
+    report = json.loads((out / "report.json").read_text())
+    assert report["totals"]["documents"] == {
+        "ok": 5,
+        "too_long": 1,
+        "invalid": 2,
+        "error": 0,
+        "all": 8,
+    }
+    assert len(report["engines"]) == 2
+    for engine in report["engines"]:
+        assert engine["weights_bytes"] > 100e6 and engine["peak_rss_bytes"] > 500e6
+        assert engine["arena_bytes"] > 100e6
+    assert "data:image/svg+xml;base64," in (out / "report.html").read_text()
+    assert f"{out}/report.html" in log and "peak KV bf16" in log
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_a_killed_scheduler_loses_no_document(
+    submit: Submit, config: dict[str, Any], cluster: LocalRay, tmp_path: Path
+) -> None:
+    config["engines"]["max_restarts"] = 0
+    config["sampling"] |= {"max_new_tokens": 200, "ignore_eos": True}
+    killer = threading.Thread(target=kill_one_scheduler, args=(cluster, tmp_path / "job.log"))
+    killer.start()
+    code, log = submit(config)
+    killer.join()
+    assert code == 0, log
+    rows = rows_of(tmp_path / "out")
+    assert {i for i, r in rows.items() if r["status"] == "ok"} == FABLES
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert sorted(engine["deaths"] for engine in report["engines"]) == [0, 1], log
+    assert sum(engine["gone"] is not None for engine in report["engines"]) == 1
+
+
+def kill_one_scheduler(cluster: LocalRay, log: Path) -> None:
+    """SIGKILL one engine's scheduler while both engines have documents in flight."""
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        if log.exists() and "2/2 engines up, 5 in flight" in log.read_text():
+            break
+        time.sleep(0.2)
+    for process in psutil.process_iter():
+        try:
+            ours = process.environ().get(MARK) == str(cluster.folder)
+            if ours and process.name().startswith("sglang::schedul"):
+                process.kill()
+                return
+        except psutil.Error:
+            continue
+
+
+def test_an_engine_that_cannot_start_fails_the_run_in_one_sentence(
+    submit: Submit, config: dict[str, Any]
+) -> None:
+    config["engine"]["no_such_argument"] = 1
+    code, log = submit(config)
+    assert code != 0
+    assert "longdoc: no engine started: engine-0 could not start: " in log
+    assert "no_such_argument" in log
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("output.dir=out", "output.dir must be an absolute path or a URI, got 'out'; "),
+        ("input.path=/no/such/file.jsonl", "input.path must exist, got '/no/such/file.jsonl'; "),
+        ("engines.count=0", "engines.count must be greater than 0, got 0; "),
+        ("engines.cuont=2", "engines.cuont must be a known key, got an unknown one; "),
+        ("engine.model_path=/no/model", "engine must have as model_path a folder that exists, "),
+    ],
+)
+def test_a_wrong_configuration_ends_before_ray_is_touched(
+    override: str, sentence: str, model: Path, documents: Path, tmp_path: Path
+) -> None:
+    good = (f"input.path={documents}", f"engine.model_path={model}", f"output.dir={tmp_path}/out")
+    arguments = [f"--set={setting}" for setting in (*good, "input.format=auto", override)]
+    command = [sys.executable, "jobs/longdoc.py", "--config", "configs/demo.yaml", *arguments]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2, ended.stderr
+    assert f"longdoc: {sentence}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "out").exists()

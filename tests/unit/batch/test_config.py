@@ -1,0 +1,104 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from arkv_sglang.batch.config import JobConfig
+from arkv_sglang.batch.load import ConfigError, load_config
+
+ROOT = Path(__file__).parents[3]
+GOOD: dict[str, Any] = {
+    "input": {"path": "docs.jsonl"},
+    "engine": {"model_path": "some/model", "kv_policy": "arkv", "kv_policy_config": {"budget": 1}},
+    "output": {"dir": "/out"},
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(GOOD))
+    return path
+
+
+def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None:
+    config = load_config(path, ["engine.kv_policy_config.budget=0.25", "output.dir=s3://b/out/"])
+    assert config.engine == GOOD["engine"] | {"kv_policy_config": {"budget": 0.25}}
+    assert config.output.dir == "s3://b/out"
+    assert config.sampling.max_new_tokens == 256
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("output.dir=out", "output.dir must be an absolute path or a URI, got 'out'; .*whole path"),
+        ("run.max_failure_rate=2", "run.max_failure_rate must be less than or equal to 1, got 2; "),
+        ("input.format=pdf", "input.format must be 'auto', 'parquet', 'jsonl' or 'text', got "),
+        ("sampling.max_tokens=5", "sampling.max_tokens must be a known key, .* max_new_tokens,"),
+        ("speed=5", "speed must be a known key, got an unknown one; the known ones are input,"),
+        ("prompt.template={{ body }}", "prompt.template must use the variable text and no other"),
+        ("prompt.template=Sum up!", "prompt.template must use the variable text and no other"),
+        ("prompt.template='{{ text '", "prompt.template must be a Jinja2 template "),
+        ("engine.model_path=/no/such", "engine must have as model_path a folder that exists"),
+        ("engine.model_path=", "engine must have model_path"),
+        ("engine.allow_auto_truncate=true", "engine must not set allow_auto_truncate"),
+        ("input={}", "input.path must be given, got nothing; add it .* --set input.path=VALUE"),
+        ("engines.count", "--set must be dotted.key=value, got 'engines.count'; "),
+        ("input.path.deep=1", "--set must reach a key in a section, got 'input.path.deep=1'"),
+    ],
+)
+def test_each_mistake_is_one_sentence(path: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(path, [override])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "--config must be YAML, got "),
+        ("- 1", "--config must hold sections, got list"),
+        ("", "--config must hold sections, got NoneType"),
+    ],
+)
+def test_a_file_that_is_no_configuration(path: Path, text: str, message: str) -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--config must name a readable file"):
+        load_config(tmp_path / "no.yaml")
+
+
+@pytest.mark.parametrize("name", ["longdoc", "demo"])
+def test_shipped_configurations_are_valid_and_explain_every_key(name: str) -> None:
+    path = ROOT / f"configs/{name}.yaml"
+    load_config(path)
+    for line in path.read_text().splitlines():
+        is_key = line.strip() and not line.startswith(("#", "    "))
+        if is_key and line.startswith("  ") and line.strip()[0].isalpha():
+            assert "#" in line, f"{line.strip()!r} has no comment"
+
+
+def test_the_reference_configuration_has_every_key() -> None:
+    shipped = yaml.safe_load((ROOT / "configs/longdoc.yaml").read_text())
+    defaults = JobConfig.model_validate(GOOD).model_dump()
+    assert shipped.keys() == defaults.keys()
+    for section in defaults.keys() - {"engine"}:
+        assert shipped[section].keys() == defaults[section].keys(), section
+
+
+def test_snapshots_blank_secrets_and_nothing_else() -> None:
+    config = JobConfig.model_validate(
+        GOOD | {"engines": {"env": {"HF_TOKEN": "s", "AWS_SECRET_ACCESS_KEY": "s", "TOKENS": "3"}}}
+    )
+    snapshot = config.snapshot()
+    assert snapshot["engines"]["env"] == {
+        "HF_TOKEN": "***",
+        "AWS_SECRET_ACCESS_KEY": "***",
+        "TOKENS": "3",
+    }
+    assert snapshot["sampling"]["max_new_tokens"] == 256

@@ -1,0 +1,59 @@
+from typing import Any
+
+import pytest
+
+from arkv_sglang.batch.config import PromptConfig
+from arkv_sglang.batch.load import ConfigError
+from arkv_sglang.batch.prompts import TokenizedPrompts, load_tokenizer
+from arkv_sglang.batch.types import Document
+
+DOCUMENT = Document("d", "the text", "a title")
+
+
+class Tokenizer:
+    """One token per character; says in the first one whether it added special tokens."""
+
+    chat_template: str | None = "yes"
+
+    def __call__(self, text: str, add_special_tokens: bool, verbose: bool) -> dict[str, Any]:
+        return {"input_ids": [int(add_special_tokens), *map(ord, text)]}
+
+    def apply_chat_template(
+        self, messages: list[dict[str, str]], tokenize: bool, add_generation_prompt: bool
+    ) -> str:
+        assert not tokenize and add_generation_prompt
+        return "|".join(f"{message['role']}:{message['content']}" for message in messages)
+
+
+def prompt_of(**settings: Any) -> tuple[bool, str]:
+    ids = TokenizedPrompts(Tokenizer(), PromptConfig(**settings)).build(DOCUMENT).input_ids
+    return bool(ids[0]), "".join(map(chr, ids[1:]))
+
+
+def test_the_chat_template_wraps_system_and_document() -> None:
+    template = "{{ title }} ({{ doc_id }}): {{ text }}"
+    assert prompt_of(system="Be brief.", template=template) == (
+        False,
+        "system:Be brief.|user:a title (d): the text",
+    )
+    assert prompt_of(template="{{ text }}\n") == (False, "user:the text\n")
+
+
+def test_without_a_chat_template_the_tokenizer_adds_its_special_tokens() -> None:
+    assert prompt_of(template="{{ text }}", chat_template=False) == (True, "the text")
+    assert prompt_of(system="S", template="{{ text }}", chat_template=False) == (
+        True,
+        "S\n\nthe text",
+    )
+
+
+def test_a_model_without_a_chat_template_is_refused() -> None:
+    tokenizer = Tokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(ConfigError, match=r"prompt\.chat_template must be false"):
+        TokenizedPrompts(tokenizer, PromptConfig())
+
+
+def test_a_model_without_a_tokenizer_is_refused(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.model_path must hold a tokenizer"):
+        load_tokenizer({"model_path": str(tmp_path)})

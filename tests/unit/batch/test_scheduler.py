@@ -1,0 +1,186 @@
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arkv_sglang.batch.scheduler import Limits, Scheduler
+from arkv_sglang.batch.types import BadDocument, Document, Row, RunFailed
+
+from .fakes import FakeEngine, FakePrompts
+
+
+def documents(sizes: Iterable[int]) -> list[Document | BadDocument]:
+    return [Document(f"d{n}", "x" * size) for n, size in enumerate(sizes)]
+
+
+def run(
+    engines: list[Any], source: list[Document | BadDocument], **limits: Any
+) -> tuple[dict[str, Row], Scheduler]:
+    rows: list[Row] = []
+
+    async def go() -> Scheduler:
+        settings = Limits(**{"max_new_tokens": 10} | limits)
+        scheduler = Scheduler(engines, iter(source), FakePrompts(), rows.append, settings)
+        await asyncio.wait_for(scheduler.run(), 20)
+        return scheduler
+
+    scheduler = asyncio.run(go())
+    by_id = {row.doc_id: row for row in rows}
+    assert len(by_id) == len(rows), "a document has two rows"
+    assert set(by_id) == {document.doc_id for document in source}
+    return by_id, scheduler
+
+
+def test_each_document_is_answered_once_and_all_engines_work() -> None:
+    engines = [FakeEngine("a"), FakeEngine("b")]
+    rows, scheduler = run(engines, documents([100] * 40), window_docs=4)
+    assert {row.status for row in rows.values()} == {"ok"}
+    assert sum(lane.docs for lane in scheduler.lanes) == 40
+    assert min(lane.docs for lane in scheduler.lanes) >= 10
+    assert max(engine.peak_running for engine in engines) == 4
+
+
+def test_the_longest_go_first() -> None:
+    engine = FakeEngine()
+    run([engine], documents([10, 500, 30, 400]), window_docs=1)
+    assert engine.seen == ["d1", "d3", "d2", "d0"]
+
+
+def test_reading_is_bounded_by_the_lookahead() -> None:
+    read = 0
+
+    def source() -> Iterable[Document]:
+        nonlocal read
+        for document in documents([10] * 100):
+            read += 1
+            yield document
+
+    ahead = []
+
+    class Watching(FakeEngine):
+        async def generate(self, request: Any) -> Any:
+            ahead.append(read - len(self.seen))
+            return await super().generate(request)
+
+    async def go() -> None:
+        emit: list[Row] = []
+        limits = Limits(10, window_docs=2, lookahead_docs=8)
+        await Scheduler([Watching()], iter(source()), FakePrompts(), emit.append, limits).run()
+
+    asyncio.run(go())
+    assert max(ahead) <= 8 + 2
+
+
+def test_a_window_in_tokens_holds_but_never_blocks_one_large_document() -> None:
+    engine = FakeEngine()
+    rows, _ = run([engine], documents([900, 200, 200, 200, 200]), window_tokens=450)
+    assert {row.status for row in rows.values()} == {"ok"}
+    assert engine.peak_tokens == 900
+    small = FakeEngine()
+    run([small], documents([200] * 6), window_tokens=450)
+    assert small.peak_tokens == 400
+
+
+def test_the_first_engine_to_be_ready_leaves_the_others_their_share() -> None:
+    engines = [FakeEngine("quick"), FakeEngine("late", start_s=0.0005)]
+    _, scheduler = run(engines, documents([900] * 8), window_docs=32)
+    assert [lane.docs for lane in scheduler.lanes] == [4, 4]
+
+
+def test_bad_and_too_long_documents_get_rows_and_the_rest_go_on() -> None:
+    source = [
+        *documents([982, 983]),
+        BadDocument("bad", "text must be text, got missing"),
+        Document("odd", "unrenderable"),
+    ]
+    rows, _ = run([FakeEngine()], source)
+    assert {doc_id: row.status for doc_id, row in rows.items()} == {
+        "d0": "ok",
+        "d1": "too_long",
+        "bad": "invalid",
+        "odd": "invalid",
+    }
+    assert rows["d1"].error is not None and "983 tokens and at most 982" in rows["d1"].error
+    assert rows["bad"].error == "text must be text, got missing"
+
+
+def test_a_failed_request_is_an_error_row() -> None:
+    rows, _ = run([FakeEngine(fails=frozenset({"d1"}))], documents([10, 10, 10]))
+    assert [rows[f"d{n}"].status for n in range(3)] == ["ok", "error", "ok"]
+    assert rows["d1"].error == "the engine refused it"
+
+
+def test_only_the_document_that_kills_its_engine_is_blamed() -> None:
+    poison = frozenset({"d7"})
+    engines = [FakeEngine(name, poison=poison) for name in "ab"]
+    rows, scheduler = run(engines, documents([100] * 30), window_docs=8)
+    assert [doc_id for doc_id, row in rows.items() if row.status != "ok"] == ["d7"]
+    assert rows["d7"].error is not None and "died 2 times running it alone" in rows["d7"].error
+    assert sum(lane.deaths for lane in scheduler.lanes) == 3
+
+
+def test_documents_of_an_engine_that_never_returns_run_on_the_others() -> None:
+    dying = FakeEngine("dying", poison=frozenset({"d0"}), restarts=0)
+    rows, scheduler = run([dying, FakeEngine("well")], documents([100] * 20), window_docs=4)
+    assert {row.status for row in rows.values()} == {"ok"}
+    if scheduler.lanes[0].deaths:
+        assert scheduler.lanes[0].gone is not None
+
+
+def test_without_any_engine_left_the_rest_become_error_rows() -> None:
+    engine = FakeEngine(poison=frozenset({"d0"}), restarts=0)
+    rows, _ = run([engine], documents([100, 50, 50]), window_docs=1, lookahead_docs=2)
+    assert all(row.status == "error" for row in rows.values())
+    assert rows["d2"].error == "no engine was left to run it: engine-0 could not start"
+
+
+def test_a_run_without_any_engine_fails() -> None:
+    with pytest.raises(RunFailed, match="no engine started: engine-0 could not start"):
+        run([FakeEngine(starts=False)], documents([10]))
+
+
+def test_a_run_does_not_wait_for_an_engine_that_it_no_longer_needs() -> None:
+    rows, _ = run([FakeEngine("a"), FakeEngine("slow", start_s=3600)], documents([10, 2000]))
+    assert {row.status for row in rows.values()} == {"ok", "too_long"}
+
+
+def test_an_answer_that_never_comes_is_an_error_row() -> None:
+    class Silent(FakeEngine):
+        async def generate(self, request: Any) -> Any:
+            await asyncio.sleep(3600)
+
+    rows, _ = run([Silent()], documents([10]), request_timeout_s=0.05)
+    assert rows["d0"].error == "no answer within 0.05 s"
+
+
+def test_no_documents_is_no_rows() -> None:
+    assert run([FakeEngine()], [])[0] == {}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 1200), max_size=25),
+    poison=st.sets(st.integers(0, 24), max_size=3),
+    engines=st.integers(1, 3),
+    restarts=st.sampled_from([0, 1, 4, 9]),
+    window=st.integers(1, 6),
+    lookahead=st.integers(1, 30),
+)
+def test_whatever_dies_every_document_has_exactly_one_row(
+    sizes: list[int], poison: set[int], engines: int, restarts: int, window: int, lookahead: int
+) -> None:
+    killers = frozenset(f"d{n}" for n in poison)
+    fleet = [FakeEngine(f"e{n}", poison=killers, restarts=restarts) for n in range(engines)]
+    rows, scheduler = run(fleet, documents(sizes), window_docs=window, lookahead_docs=lookahead)
+    if restarts == 9:
+        # Three killers, each of them dying once in company and twice alone.
+        assert all(lane.gone is None for lane in scheduler.lanes)
+    for doc_id, row in rows.items():
+        size = sizes[int(doc_id[1:])]
+        if all(lane.gone is None for lane in scheduler.lanes):
+            too_long = size > 1000 - 10 - 8
+            want = "too_long" if too_long else "error" if doc_id in killers else "ok"
+            assert row.status == want

@@ -1,0 +1,135 @@
+"""The worker against a stand-in for ``sglang.Engine`` that keeps SGLang's shapes."""
+
+import asyncio
+import subprocess
+import threading
+from array import array
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from arkv_sglang.batch.types import Request, RequestFailed
+from arkv_sglang.batch.worker import GIB, EngineWorker, telemetry
+
+MEMORY = {"weight": 0.25, "kvcache": 1.0, "token_capacity": 1000}
+
+
+class StandIn:
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self.child = child
+        self.loops: set[Any] = set()
+        self.server_args = SimpleNamespace(device="cpu")
+        self._scheduler_init_result = SimpleNamespace(
+            scheduler_infos=[{"max_total_num_tokens": 1000}]
+        )
+        self.tokenizer_manager = SimpleNamespace(
+            context_len=8192, get_internal_state=self.state, get_loads=self.loads
+        )
+
+    def get_all_child_pids(self) -> list[int]:
+        return [self.child.pid]
+
+    async def state(self) -> list[dict[str, Any]]:
+        self.loops.add(asyncio.get_running_loop())
+        return [{"memory_usage": MEMORY}]
+
+    async def loads(self) -> list[Any]:
+        return [SimpleNamespace(num_running_reqs=2, num_waiting_reqs=1, num_used_tokens=250)]
+
+    async def async_generate(
+        self, input_ids: list[int], sampling_params: dict[str, Any], stream: bool
+    ) -> AsyncIterator[dict[str, Any]]:
+        assert stream and sampling_params == {"max_new_tokens": 2}
+        self.loops.add(asyncio.get_running_loop())
+        return self.answer(input_ids)
+
+    async def answer(self, input_ids: list[int]) -> AsyncIterator[dict[str, Any]]:
+        if len(input_ids) > 100:
+            raise ValueError("The input is longer\nthan the context.")
+        for n in (1, 2):
+            await asyncio.sleep(0.01)
+            reason = {"type": "length", "length": 2} if n == 2 else None
+            if input_ids == [13]:
+                reason = {"type": "abort", "message": "out of memory"}
+            meta = {"prompt_tokens": len(input_ids), "completion_tokens": n, "cached_tokens": 1}
+            meta |= {"finish_reason": reason, "arkv": {"rows_evicted": 9}}
+            yield {"text": "a" * n, "meta_info": meta}
+
+    def shutdown(self) -> None:
+        self.child.kill()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        yield child
+        child.kill()
+
+
+def ask(*ids: int) -> Request:
+    return Request("d", array("I", ids))
+
+
+def test_requests_of_many_threads_share_one_loop(child: subprocess.Popen[bytes]) -> None:
+    engine = StandIn(child)
+    worker = EngineWorker(engine, {"max_new_tokens": 2}, {"sglang": "0"})
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(worker.generate, [ask(1, 2, 3)] * 8))
+        sample = worker.sample()
+    assert len(engine.loops) == 1
+    for result in results:
+        assert (result.text, result.prompt_tokens, result.output_tokens) == ("aa", 3, 2)
+        assert result.finish_reason == "length" and result.kv == {"rows_evicted": 9}
+        assert 0.01 <= result.ttft_s < result.e2e_s
+    assert sample["kv_original_bytes"] == GIB // 4 and sample["rss_bytes"] > 0
+    info = worker.info()
+    assert (info.context_tokens, info.capacity_tokens, info.device) == (8192, 1000, "cpu")
+    assert info.max_prompt_tokens(100) == 1000 - 100 - 8
+    worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [((0,) * 101, "The input is longer than the context."), ((13,), "out of memory")],
+)
+def test_what_the_engine_refuses_fails_that_request(
+    child: subprocess.Popen[bytes], ids: tuple[int, ...], message: str
+) -> None:
+    worker = EngineWorker(StandIn(child), {"max_new_tokens": 2}, {})
+    with pytest.raises(RequestFailed, match=f"^{message}$"):
+        worker.generate(ask(*ids))
+    worker.stop()
+
+
+def test_a_dead_child_ends_the_process_and_a_stopped_one_does_not(
+    child: subprocess.Popen[bytes],
+) -> None:
+    died = threading.Event()
+    worker = EngineWorker(StandIn(child), {}, {}, on_death=died.set)
+    assert not died.wait(0.7)
+    child.kill()
+    assert died.wait(5)
+    worker.stop()
+    with subprocess.Popen(["sleep", "60"]) as other:
+        died.clear()
+        EngineWorker(StandIn(other), {}, {}, on_death=died.set).stop()
+        assert not died.wait(1)
+
+
+def test_tiers_are_summed_over_their_owners() -> None:
+    arkv = {
+        "arkv_tree_original_bytes": 1,
+        "arkv_prompts_original_bytes": 2,
+        "arkv_views_original_bytes": 4,
+        "arkv_views_quantized_bytes": 8,
+        "arkv_running_requests": 3,
+        "arkv_policy": "arkv",
+    }
+    values = telemetry({"memory_usage": MEMORY, "arkv": arkv}, None)
+    assert values["kv_original_bytes"] == 7 and values["kv_quantized_bytes"] == 8
+    assert values["kv_bytes"] == 15 and values["running_requests"] == 3
+    assert values["weights_bytes"] == GIB // 4
+    assert "arkv_policy" not in values
