@@ -1,0 +1,1 @@
+"""The bytes of the KV cache: arena, slot table, request views and the allocator under them."""

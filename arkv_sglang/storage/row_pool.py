@@ -1,0 +1,101 @@
+"""Rows as bytes: taken from the arena, moved, shrunk and freed. Knows no owners."""
+
+from __future__ import annotations
+
+import torch
+
+from arkv_sglang.core import (
+    NO_ROW,
+    ROW_UNITS,
+    STORED_TIERS,
+    Arena,
+    Geometry,
+    Tier,
+    row_code,
+    row_tier,
+    row_unit,
+)
+from arkv_sglang.kernels import api as kernels
+from arkv_sglang.storage.allocator import Relocate, UnitAllocator
+from arkv_sglang.storage.tiering import ALL_TIERS, RowCounts, units_of
+
+_MOVE_ROWS = 8192
+"""Rows per kernel call: bounds the temporaries of large moves."""
+
+
+class RowPool:
+    """The arena and its allocator. Row codes are int32 of any shape, targets int8 of the same."""
+
+    def __init__(
+        self, geometry: Geometry, num_units: int, relocate: Relocate, device: torch.device
+    ) -> None:
+        self.arena = Arena.allocate(geometry, num_units, device)
+        sizes = tuple(ROW_UNITS.values())
+        self.allocator = UnitAllocator(self.arena.num_units, sizes, relocate, device)
+
+    def take(self, tier: Tier, n: int) -> torch.Tensor:
+        """Fresh rows [n] with arbitrary bytes. Raises ``OutOfUnits``."""
+        return row_code(self.allocator.take(ROW_UNITS[tier], n), tier)
+
+    def take_like(self, target: torch.Tensor, counts: RowCounts) -> torch.Tensor:
+        """A fresh row of each stored tier in ``target``, ``NO_ROW`` elsewhere; ``counts`` are
+        known.
+
+        Larger rows come first: pairing for a smaller size never touches a taken larger row, whose
+        owner would not be found yet.
+        """
+        rows = torch.full_like(target, NO_ROW, dtype=torch.int32)
+        for tier in STORED_TIERS:
+            if counts[tier]:
+                rows[target == tier] = self.take(tier, counts[tier])
+        return rows
+
+    def move(self, src: torch.Tensor, dst: torch.Tensor) -> None:
+        """Copy rows [n] to rows [n] of the same or a smaller tier; each may overlap its target."""
+        for some_src, some_dst in zip(src.split(_MOVE_ROWS), dst.split(_MOVE_ROWS), strict=True):
+            kernels.move_rows(self.arena, some_src, some_dst)
+
+    def retier(
+        self, rows: torch.Tensor, target: torch.Tensor, counts: RowCounts
+    ) -> tuple[torch.Tensor, int]:
+        """Shrink rows in place to ``target`` (reachable tiers) and free what they give up.
+
+        Returns the new codes and the units freed; ``counts`` of the owner follow.
+        """
+        source = row_tier(rows)
+        shrinks = (target > source) & (source >= 0)
+        result = torch.where(target < 0, NO_ROW, row_code(row_unit(rows), target))
+        self.move(rows[shrinks], result[shrinks])
+        free = self.allocator.free_units
+        for old in STORED_TIERS:
+            for new in (to for to in ALL_TIERS if units_of(to) < units_of(old)):
+                given = row_unit(rows[(source == old) & (target == new)])
+                if len(given):
+                    self._give(given, old, new)
+                    counts[old] -= len(given)
+                    if new in counts:
+                        counts[new] += len(given)
+        return result, self.allocator.free_units - free
+
+    def free(self, rows: torch.Tensor, counts: RowCounts) -> int:
+        """Free ``rows`` (any without a row are fine); returns the units freed."""
+        return self.retier(rows, torch.full_like(rows, Tier.EVICTED, dtype=torch.int8), counts)[1]
+
+    def _give(self, units: torch.Tensor, old: Tier, new: Tier) -> None:
+        if new == Tier.EVICTED:
+            self.allocator.give(ROW_UNITS[old], units)
+        else:
+            self.allocator.give_tails(units, ROW_UNITS[old], ROW_UNITS[new])
+
+
+def retarget(rows: torch.Tensor, remap: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewrite, in place, the codes in ``rows`` [n] whose unit moved; returns old and new codes.
+
+    ``remap``: int32 [U], the new unit of each moved one, -1 elsewhere.
+    """
+    moved_to = remap[row_unit(rows).clamp_min_(0)]
+    hit = ((rows >= 0) & (moved_to >= 0)).nonzero().squeeze(1)
+    old = rows[hit]
+    new = row_code(moved_to[hit], row_tier(old))
+    rows[hit] = new
+    return old, new
