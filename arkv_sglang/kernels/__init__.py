@@ -1,0 +1,1 @@
+"""The ops on rows of the arena: ``api`` checks and dispatches, ``reference`` specifies."""
