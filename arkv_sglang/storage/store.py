@@ -76,8 +76,9 @@ class KVStore:
         self._ensure_free(len(slots) * self.geometry.token_units)
         if self.device.type == "cpu":
             check_bindable(slots, self.table.rows[0])
-        n = self.geometry.num_layers * len(slots)
-        self.table.set(slots, self.pool.take(Tier.ORIGINAL, n).view(-1, len(slots)))
+        layers = self.geometry.num_layers
+        n = layers * len(slots)
+        self.table.set(slots, self.pool.take(Tier.ORIGINAL, n).view(layers, len(slots)))
         self.slot_rows_by_tier[Tier.ORIGINAL] += n
 
     def slot_rows(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
@@ -169,7 +170,7 @@ class KVStore:
         self._ensure_free(len(views) * self.geometry.token_units)
         self.lists.make_room(views)
         layers = self.geometry.num_layers
-        rows = self.pool.take(Tier.ORIGINAL, layers * len(views)).view(layers, -1)
+        rows = self.pool.take(Tier.ORIGINAL, layers * len(views)).view(layers, len(views))
         self.lists.append(views, positions, rows)
         for view in views:
             view.num_rows[Tier.ORIGINAL] += layers
