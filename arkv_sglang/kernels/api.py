@@ -1,6 +1,6 @@
 """The ops on rows: checks of shapes and types, and dispatch by device.
 
-Letters in shapes are those of ``core``. A row code names a row (``core.row_code``), ``NO_ROW`` none.
+Letters in shapes are those of ``core``. A row code (``core.row_code``) names a row or ``NO_ROW``.
 """
 
 from __future__ import annotations

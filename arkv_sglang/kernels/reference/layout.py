@@ -1,4 +1,4 @@
-"""Ragged lists of rows cut into equal blocks, so that batched products need no loop over requests."""
+"""Ragged lists of rows cut into equal blocks, so that batched products loop over no requests."""
 
 from __future__ import annotations
 

@@ -37,15 +37,15 @@ def positions_of(rows: torch.Tensor, tier: Tier) -> torch.Tensor:
 
 
 def write_rows(arena: Arena, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    quantized = positions_of(rows, Tier.QUANTIZED)
+    if quantized.numel():  # first, so that NaN is refused before anything is written
+        units = row_unit(rows[quantized])
+        _store_quantized(arena, units, quantize(k[quantized]), quantize(v[quantized]))
     original = positions_of(rows, Tier.ORIGINAL)
     if original.numel():
         pairs = row_unit(rows[original]) // ROW_UNITS[Tier.ORIGINAL]
         arena.k_original.index_copy_(0, pairs, k[original].to(torch.bfloat16))
         arena.v_original.index_copy_(0, pairs, v[original].to(torch.bfloat16))
-    quantized = positions_of(rows, Tier.QUANTIZED)
-    if quantized.numel():
-        units = row_unit(rows[quantized])
-        _store_quantized(arena, units, quantize(k[quantized]), quantize(v[quantized]))
 
 
 def _store_quantized(
