@@ -1,0 +1,203 @@
+"""The radix tree with tiers: publishes complete nodes, demotes before it evicts, privatizes requests.
+
+Who owns a prompt's rows, by position, after `ArkvRadixCache.checkpoint` at the end of a prompt:
+
+    [0, prompt)        tree; the request has let go of its lock and of the slots
+    view               the request's own units, in place of those slots
+    [prompt, ...)      the request's slots, without rows: decoded rows are in the view
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
+from sglang.srt.mem_cache.radix_cache import RadixCache, TreeNode
+
+from arkv_sglang.cache.heat import heat_of
+from arkv_sglang.core import ROW_UNITS, STORED_TIERS, Tier
+from arkv_sglang.storage.store import KVStore
+
+
+class RequestController(Protocol):
+    """What the tree asks of the engine's controller."""
+
+    store: KVStore
+    demotes: bool
+
+    def has_view(self, req: Any) -> bool: ...
+    def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None: ...
+    def wants_view(self, req: Any) -> bool: ...
+    def view_units(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> int: ...
+    def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> None: ...
+    def release(self, req: Any) -> None: ...
+
+
+class ArkvRadixCache(RadixCache):
+    """`RadixCache` whose nodes hold rows of mixed tiers. Counts slots for SGLang, units for itself."""
+
+    def __init__(self, params: Any, controller: RequestController) -> None:
+        self.controller = controller
+        self.store = controller.store
+        self.nodes_demoted_total = 0
+        self.tokens_evicted_total = 0
+        super().__init__(params)
+
+    # -- life of a request --
+
+    def checkpoint(self, req: Any, *, up_to: int) -> None:
+        # What is decoded on a compressed context is nobody else's prefix.
+        if self.controller.has_view(req):
+            return
+        super().checkpoint(req, up_to=up_to)
+        if req.finished() or up_to < len(req.full_untruncated_fill_ids):
+            return
+        slots = self._row(req, up_to)
+        attention = self.controller.finish_prompt(req, slots)
+        if attention is not None:
+            self._warm(req.last_node, attention)
+        if self.controller.wants_view(req):
+            self.privatize(req, up_to)
+
+    def privatize(self, req: Any, num_tokens: int) -> bool:
+        """Build the request's view from its first ``num_tokens`` slots; False when units are short.
+
+        Copies while there is room, reclaiming it from others if need be; else takes over the units
+        of the unlocked leaf that only this request uses, which the tree then forgets.
+        """
+        slots = self._row(req, num_tokens)
+        own_from = req.kv.cache_protected_len
+        shared = torch.arange(num_tokens, device=slots.device) < own_from
+        if not self._make_room(self.controller.view_units(req, slots, shared)):
+            taken = self._sole_leaves(req.last_node)
+            start = own_from - sum(len(node.value) for node in taken)
+            shared[start:] = False
+            if not self._make_room(self.controller.view_units(req, slots, shared)):
+                return False
+            self._let_go(req)
+            self.controller.make_view(req, slots, shared)
+            self._forget(taken)
+        else:
+            self.controller.make_view(req, slots, shared)
+            self._let_go(req)
+        self.req_to_token_pool.write((req.kv.req_pool_idx, slice(0, own_from)), 0)
+        return True
+
+    def _let_go(self, req: Any) -> None:
+        self.unlock(req.lock)
+        req.lock = None
+        req.last_node = self.root_node
+
+    def on_release(self, req: Any, *, checkpointed: bool) -> None:
+        self.controller.release(req)
+
+    def _row(self, req: Any, num_tokens: int) -> torch.Tensor:
+        return self.req_to_token_pool.req_to_token[req.kv.req_pool_idx, :num_tokens].long()
+
+    # -- reclaim --
+
+    def reclaim(self, num_units: int) -> int:
+        """Give back at least ``num_units`` units if unlocked nodes hold them; returns units freed.
+
+        Demotes the coldest nodes first; evicts leaves only once nothing is left to demote.
+        """
+        freed = 0
+        if self.controller.demotes:
+            for node in sorted(self._unlocked_nodes(), key=self.eviction_strategy.get_priority):
+                if freed >= num_units:
+                    return freed
+                freed += self._demote(node)
+        while freed < num_units and self.evictable_size_ > 0:
+            before = self.store.free_units
+            # Never more than is short: a token gives back at most its bf16 units.
+            short = num_units - freed
+            self.evict(EvictParams(num_tokens=-(-short // self._token_units)))
+            freed += self.store.free_units - before
+        return freed
+
+    def reclaimable_units(self) -> int:
+        """Units that evicting every unlocked node would free."""
+        whole, half = self._token_units, self._token_units // ROW_UNITS[Tier.ORIGINAL]
+        return sum(
+            len(node.value) * (half if _is_demoted(node) else whole)
+            for node in self._unlocked_nodes()
+        )
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        result = super().evict(params)
+        self.tokens_evicted_total += result.num_tokens_evicted
+        return result
+
+    def bytes_by_tier(self) -> dict[Tier, int]:
+        """Arena bytes of all nodes, locked or not."""
+        found = {tier: 0 for tier in STORED_TIERS}
+        for node in self._nodes():
+            tier = Tier.QUANTIZED if _is_demoted(node) else Tier.ORIGINAL
+            found[tier] += len(node.value) * ROW_UNITS[tier]
+        scale = self.store.geometry.num_layers * self.store.geometry.unit_bytes
+        return {tier: units * scale for tier, units in found.items()}
+
+    @property
+    def _token_units(self) -> int:
+        return self.store.geometry.token_units
+
+    def _make_room(self, num_units: int) -> bool:
+        short = num_units - self.store.free_units
+        return short <= 0 or self.reclaim(short) >= short
+
+    def _demote(self, node: TreeNode) -> int:
+        if _is_demoted(node):
+            return 0
+        node.demoted = True
+        self.nodes_demoted_total += 1
+        return self.store.demote_slots(node.value)
+
+    def _nodes(self) -> Iterator[TreeNode]:
+        stack = list(self.root_node.children.values())
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            yield node
+
+    def _unlocked_nodes(self) -> Iterator[TreeNode]:
+        return (node for node in self._nodes() if node.lock_ref == 0)
+
+    def _sole_leaves(self, node: TreeNode) -> list[TreeNode]:
+        """Nodes up from ``node`` that the holder of its one lock could remove from the tree."""
+        taken: list[TreeNode] = []
+        while node is not self.root_node and node.lock_ref == 1:
+            if any(child not in taken for child in node.children.values()):
+                break
+            taken.append(node)
+            node = node.parent
+        return taken
+
+    def _forget(self, nodes: list[TreeNode]) -> None:
+        for node in nodes:
+            self.token_to_kv_pool_allocator.free_segment(node.value, start_pos=0)
+            self._delete_leaf(node)
+            self.kv_events.record_remove(node)
+
+    # -- heavy-hitter scores --
+
+    def _warm(self, node: TreeNode, attention: torch.Tensor) -> None:
+        """Add fp32 ``attention`` [T], the mass that each prompt token received, to its nodes."""
+        now = node.last_access_time
+        mass, end = attention.cumsum(0).tolist(), attention.shape[0]
+        while node is not self.root_node:
+            start = end - len(node.value)
+            received = mass[end - 1] - (mass[start - 1] if start else 0.0)
+            heat_of(node).add(received / len(node.value), now)
+            node, end = node.parent, start
+
+    def _split_node(self, key: Any, child: TreeNode, split_len: int) -> TreeNode:
+        parent: TreeNode = super()._split_node(key, child, split_len)
+        parent.heat = heat_of(child).copy()
+        parent.demoted = _is_demoted(child)
+        return parent
+
+
+def _is_demoted(node: TreeNode) -> bool:
+    return getattr(node, "demoted", False)

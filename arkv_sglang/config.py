@@ -1,0 +1,191 @@
+"""`ArkvConfig`: one frozen dataclass that flag, YAML and Python all build.
+
+A wrong value raises `ConfigError` with one sentence: the field, the value, the rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+POLICIES = ("none", "original", "quantized", "arkv-paper", "arkv")
+CONFIG_FLAG = "--kv-policy-config"
+
+# gamma and tau of arXiv 2603.08727, from the authors' released code.
+PAPER_GAMMA = 263.8108280337562
+PAPER_TAU = (7.774380648611771, 5.407015096778621, 5.527702582901318)
+
+
+class ConfigError(ValueError):
+    """A policy or one of its settings is not what it must be."""
+
+
+def _number(value: Any) -> Any:
+    """Neither true nor "0.5": pydantic would take both for numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number")
+    return value
+
+
+Number = BeforeValidator(_number)
+Tokens = Annotated[int, Number, Field(strict=True, ge=0)]
+Positive = Annotated[float, Number, Field(gt=0, allow_inf_nan=False)]
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Pooling:
+    """Smoothing of token scores over neighbouring positions."""
+
+    kind: Literal["avg", "max", "none"]
+    width: Annotated[int, Number, Field(strict=True, ge=1, le=1023)] = 1
+
+    def __post_init__(self) -> None:
+        if self.width % 2 == 0:
+            raise ValueError(f"pooling.width must be odd, got {self.width}")
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ArkvConfig:
+    """Settings of one KV policy.
+
+    budget: a ratio in (0, 1] of the bf16 bytes of prompt plus output so far, or an integer: a fixed
+    cap, in tokens' worth of bf16 bytes.
+    """
+
+    policy: Literal["original", "quantized", "arkv-paper", "arkv"] = "arkv"
+    budget: Annotated[int | float, Number] = 0.55
+    min_tokens: Tokens = 512
+    when: Literal["prefill", "always"] = "prefill"
+    sinks: Tokens | None = None
+    window: Annotated[Tokens, Field(ge=1, le=1024)] = 32
+    pooling: Pooling | None = None
+    slack: Annotated[float, Number, Field(ge=0, le=4)] = 0.1
+    scorer: Literal["heavy-hitter"] = "heavy-hitter"
+    gamma: Annotated[float, Number, Field(ge=0, allow_inf_nan=False)] = (
+        PAPER_GAMMA
+    )
+    tau: tuple[Positive, Positive, Positive] = PAPER_TAU
+
+    def __post_init__(self) -> None:
+        # The paper keeps no sinks and averages over 5 neighbours; measured defaults elsewhere.
+        if self.sinks is None:
+            object.__setattr__(self, "sinks", 0 if self.policy == "arkv-paper" else 4)
+        if self.pooling is None:
+            default = Pooling("max", 31) if self.policy == "arkv" else Pooling("avg", 5)
+            object.__setattr__(self, "pooling", default)
+        self._check_budget()
+
+    def _check_budget(self) -> None:
+        if isinstance(self.budget, int):
+            least = self.num_protected + 1
+            if self.budget < least:
+                raise ValueError(
+                    f"budget as an integer is a cap in tokens and must be at least {least} "
+                    f"(sinks + window + 1), got {self.budget}; write 1.0 for the whole"
+                )
+        elif not 0 < self.budget <= 1:
+            raise ValueError(
+                f"budget must be a ratio in (0, 1] or an integer cap in tokens, got {self.budget}"
+            )
+
+    @property
+    def num_protected(self) -> int:
+        """Tokens that are never evicted: attention sinks and the recent window."""
+        assert self.sinks is not None
+        return self.sinks + self.window
+
+    def budget_bytes(self, num_tokens: int, token_bytes: int) -> float:
+        """Byte budget of a request of ``num_tokens`` tokens of ``token_bytes`` bf16 bytes each."""
+        if isinstance(self.budget, int):
+            return float(self.budget * token_bytes)
+        return self.budget * num_tokens * token_bytes
+
+    def describe(self) -> dict[str, Any]:
+        """Every setting as plain data, defaults filled in."""
+        return dict(TypeAdapter(ArkvConfig).dump_python(self, mode="json"))
+
+
+def load_config(policy: str, raw: str | Mapping[str, Any] | None = None) -> ArkvConfig | None:
+    """Build the config of ``--kv-policy policy --kv-policy-config raw``; None for ``none``.
+
+    ``raw``: JSON text, ``@file.yaml``, a mapping, or nothing. Raises `ConfigError`.
+    """
+    if policy not in POLICIES:
+        raise ConfigError(f"--kv-policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    values = _as_mapping(raw)
+    if policy == "none":
+        if values:
+            raise ConfigError(
+                f"{CONFIG_FLAG} must be empty with --kv-policy none, got {sorted(values)}; "
+                "choose a policy or drop the config"
+            )
+        return None
+    if values.get("policy", policy) != policy:
+        raise ConfigError(
+            f"{CONFIG_FLAG} names policy {values['policy']!r} but --kv-policy is {policy!r}; "
+            "drop one of the two"
+        )
+    known = {field.name for field in fields(ArkvConfig)}
+    unknown = [key for key in values if key not in known]
+    if unknown:
+        raise ConfigError(
+            f"{CONFIG_FLAG} field {unknown[0]!r} is unknown (value {values[unknown[0]]!r}); "
+            f"known fields: {', '.join(sorted(known - {'policy'}))}"
+        )
+    try:
+        return TypeAdapter(ArkvConfig).validate_python({**values, "policy": policy})
+    except ValidationError as error:
+        raise ConfigError(_one_sentence(error)) from None
+
+
+def _as_mapping(raw: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    if raw is None:
+        return {}
+    if isinstance(raw, Mapping):
+        return dict(raw)
+    parsed = _read_yaml(raw[1:]) if raw.startswith("@") else _parse_json(raw)
+    if not isinstance(parsed, dict):
+        raise ConfigError(
+            f"{CONFIG_FLAG} must be a JSON or YAML mapping, got {type(parsed).__name__}"
+        )
+    return parsed
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{CONFIG_FLAG} must be a JSON object or @file.yaml, got {text!r} ({error.msg} at "
+            f"character {error.pos})"
+        ) from None
+
+
+def _read_yaml(path: str) -> Any:
+    try:
+        return yaml.safe_load(Path(path).read_text()) or {}
+    except OSError as error:
+        raise ConfigError(
+            f"{CONFIG_FLAG} file {path!r} must be readable, got: {error.strerror}"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{CONFIG_FLAG} file {path!r} must be YAML, got: {reason}") from None
+
+
+def _one_sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    # A union reports each alternative; its last path element names the alternative, not a field.
+    location = ".".join(str(part) for part in first["loc"] if str(part) not in ("int", "float"))
+    message = first["msg"].removeprefix("Value error, ")
+    if not location:
+        return f"{CONFIG_FLAG}: {message}"
+    return f"{CONFIG_FLAG} field {location} is {first['input']!r}: {message[0].lower()}{message[1:]}"

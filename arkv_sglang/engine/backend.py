@@ -1,0 +1,239 @@
+"""The attention backend `arkv`: rows through the slot table, or through a request's view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+
+from arkv_sglang.engine.controller import Controller
+from arkv_sglang.engine.pool import ArkvKVPool
+from arkv_sglang.kernels.api import decode_attention, extend_attention, write_rows
+from arkv_sglang.storage.views import DecodeIndex
+
+
+@dataclass(frozen=True)
+class ExtendBatch:
+    """One prefill pass: the prefix slots of all requests in order, and the lengths."""
+
+    req_pool_indices: list[int]
+    prefix_slots: torch.Tensor
+    prefix_lens: list[int]
+    extend_lens: list[int]
+    new_slots: torch.Tensor
+
+
+@dataclass(frozen=True)
+class SlotGroup:
+    """Decoding requests that attend to slots (never compressed, or not yet)."""
+
+    members: torch.Tensor
+    kv_slots: torch.Tensor
+    kv_indptr: torch.Tensor
+    kv_lens: list[int]
+    new_slots: torch.Tensor
+
+
+@dataclass(frozen=True)
+class ViewGroup:
+    """Decoding requests that attend to views. ``new_rows``: int32 [L, B] for this step's K and V."""
+
+    members: torch.Tensor
+    index: DecodeIndex
+    new_rows: torch.Tensor
+
+
+@dataclass(frozen=True)
+class DecodeBatch:
+    """One decode step. Either group may be missing; ``members`` index the batch."""
+
+    slots: SlotGroup | None
+    views: ViewGroup | None
+
+
+class ArkvAttentionBackend(AttentionBackend):
+    """Prefill over slots and chunk; decode over views with each row's attention fed back."""
+
+    def __init__(self, model_runner: Any) -> None:
+        super().__init__()
+        pool = model_runner.token_to_kv_pool
+        if not isinstance(pool, ArkvKVPool):
+            raise RuntimeError(
+                f"the arkv attention backend needs the arkv KV pool, got {type(pool).__name__}; "
+                "choose it with --kv-policy, not with --attention-backend"
+            )
+        self.pool = pool
+        self.store = pool.store
+        self.controller: Controller = pool.controller
+        self.req_to_token = model_runner.req_to_token_pool.req_to_token
+        self.batch: ExtendBatch | DecodeBatch | None = None
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        mode = forward_batch.forward_mode
+        if mode.is_decode():
+            self.batch = self._begin_decode(forward_batch)
+        elif mode.is_extend():
+            self.batch = self._begin_extend(forward_batch)
+        else:
+            self.batch = None
+
+    # -- prefill --
+
+    def _begin_extend(self, forward_batch: Any) -> ExtendBatch:
+        requests = forward_batch.req_pool_indices.tolist()
+        prefix_lens = [int(n) for n in forward_batch.extend_prefix_lens_cpu]
+        prefixes = [self.req_to_token[r, :n] for r, n in zip(requests, prefix_lens, strict=True)]
+        self.store.bind_slots(forward_batch.out_cache_loc)
+        return ExtendBatch(
+            requests,
+            torch.cat(prefixes).long(),
+            prefix_lens,
+            [int(n) for n in forward_batch.extend_seq_lens_cpu],
+            forward_batch.out_cache_loc,
+        )
+
+    def forward_extend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+        **_: Any,
+    ) -> torch.Tensor:
+        batch, index = self.batch, layer.layer_id - self.pool.start_layer
+        assert isinstance(batch, ExtendBatch) and save_kv_cache
+        q, k, v = _by_head(q, k, v, layer)
+        self.controller.scale = layer.scaling
+        write_rows(self.store.arena, self.store.slot_rows(index, batch.new_slots), k, v)
+        out = extend_attention(
+            q,
+            k,
+            v,
+            self.store.arena,
+            self.store.slot_rows(index, batch.prefix_slots),
+            batch.prefix_lens,
+            batch.extend_lens,
+            layer.scaling,
+        )
+        chunks = q.split(batch.extend_lens)
+        for request, queries in zip(batch.req_pool_indices, chunks, strict=True):
+            self.controller.state(request).queries.append(index, queries)
+        return out.flatten(1)
+
+    # -- decode --
+
+    def _begin_decode(self, forward_batch: Any) -> DecodeBatch:
+        requests = forward_batch.req_pool_indices.tolist()
+        seq_lens = forward_batch.seq_lens_cpu.tolist()
+        views = [self.controller.view(request) for request in requests]
+        return DecodeBatch(
+            self._slot_group(
+                [i for i, view in enumerate(views) if view is None],
+                requests,
+                seq_lens,
+                forward_batch.out_cache_loc,
+            ),
+            self._view_group(
+                [(i, view) for i, view in enumerate(views) if view is not None], seq_lens
+            ),
+        )
+
+    def _slot_group(
+        self,
+        members: list[int],
+        requests: list[int],
+        seq_lens: list[int],
+        out_cache_loc: torch.Tensor,
+    ) -> SlotGroup | None:
+        if not members:
+            return None
+        device = out_cache_loc.device
+        index = torch.tensor(members, device=device)
+        new_slots = out_cache_loc[index]
+        self.store.bind_slots(new_slots)
+        kv_lens = [seq_lens[i] for i in members]
+        kv_slots = [self.req_to_token[requests[i], : seq_lens[i]] for i in members]
+        indptr = torch.tensor([0, *kv_lens], device=device).cumsum(0)
+        return SlotGroup(index, torch.cat(kv_slots).long(), indptr, kv_lens, new_slots)
+
+    def _view_group(self, members: list[tuple[int, Any]], seq_lens: list[int]) -> ViewGroup | None:
+        if not members:
+            return None
+        views = [view for _, view in members]
+        positions = [seq_lens[i] - 1 for i, _ in members]
+        new_rows = self.store.append_rows(views, positions)
+        index = torch.tensor([i for i, _ in members], device=new_rows.device)
+        return ViewGroup(index, self.store.decode_index(views), new_rows)
+
+    def forward_decode(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+        **_: Any,
+    ) -> torch.Tensor:
+        batch, index = self.batch, layer.layer_id - self.pool.start_layer
+        assert isinstance(batch, DecodeBatch) and save_kv_cache
+        q, k, v = _by_head(q, k, v, layer)
+        out = torch.empty_like(q)
+        if batch.slots is not None:
+            self._decode_slots(batch.slots, index, q, k, v, layer.scaling, out)
+        if batch.views is not None:
+            self._decode_views(batch.views, index, q, k, v, layer.scaling, out)
+        return out.flatten(1)
+
+    def _decode_slots(
+        self,
+        group: SlotGroup,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float,
+        out: torch.Tensor,
+    ) -> None:
+        arena, at = self.store.arena, group.members
+        write_rows(arena, self.store.slot_rows(layer, group.new_slots), k[at], v[at])
+        rows = self.store.slot_rows(layer, group.kv_slots)
+        out[at], _ = decode_attention(q[at], arena, rows, group.kv_indptr, group.kv_lens, scale)
+
+    def _decode_views(
+        self,
+        group: ViewGroup,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float,
+        out: torch.Tensor,
+    ) -> None:
+        arena, at, index = self.store.arena, group.members, group.index
+        write_rows(arena, group.new_rows[layer], k[at], v[at])
+        rows = self.store.view_rows(layer, index)
+        out[at], probs = decode_attention(q[at], arena, rows, index.kv_indptr, index.kv_lens, scale)
+        self.store.observe(layer, index, probs)
+
+    def support_triton(self) -> bool:
+        # SGLang asks by name too; on a plain CPU there is no Triton to launch.
+        return self.store.arena.k.is_cuda
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+
+def _by_head(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[T, heads * D] or [T, heads, D] to [T, heads, D]."""
+    return (
+        q.view(-1, layer.tp_q_head_num, layer.qk_head_dim),
+        k.view(-1, layer.tp_k_head_num, layer.qk_head_dim),
+        v.view(-1, layer.tp_v_head_num, layer.v_head_dim),
+    )

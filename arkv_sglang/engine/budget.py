@@ -1,0 +1,76 @@
+"""What one prefill pass may admit, in bf16-token equivalents of the arena."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sglang.srt.mem_cache.prefill_budget import PrefillBudget
+
+if TYPE_CHECKING:
+    from arkv_sglang.engine.allocator import ArkvAllocator
+
+
+class ArkvPrefillBudget(PrefillBudget):
+    """SGLang's budget over physical room. A request is charged what it needs at its largest.
+
+    A prompt is bf16 while it is prefilled and its view takes less from then on, so the two are
+    never charged together: privatizing takes over the prompt's own units when it must.
+    """
+
+    allocator: ArkvAllocator
+
+    def __init__(self, allocator: ArkvAllocator, tree_cache: Any, **kwargs: Any) -> None:
+        super().__init__(allocator, tree_cache, **kwargs)
+        self._parked = False
+
+    def _available_and_evictable(self) -> float:
+        return self.allocator.room_tokens(self.tree_cache)
+
+    def has_capacity(self) -> bool:
+        return not self._parked and super().has_capacity()
+
+    def check_prefill(
+        self,
+        *,
+        extend_input_len: int,
+        total_tokens: int,
+        max_new_tokens: int,
+        input_tokens: int,
+        swa_host_hit_length: int,
+        chunk_limit: int | None,
+        auxiliary_swa_host_hit_length: int = 0,
+    ) -> tuple[bool, int | None]:
+        if self._parked:
+            return False, None
+        final = self.allocator.controller.final_tokens(input_tokens, max_new_tokens)
+        needed = max(extend_input_len, min(total_tokens, final)) + self.page_size
+        return (True, chunk_limit) if needed < self.remaining_total else (False, None)
+
+    def can_allocate_prefill(self, **kwargs: Any) -> bool:
+        return not self._parked and super().can_allocate_prefill(**kwargs)
+
+    def available_chunk_tokens(self, chunk_limit: int) -> int | None:
+        """Room for the next chunk of a prompt; None parks it, and then nobody else is admitted.
+
+        SGLang counts a parked request's next chunk as a middle one if another is admitted.
+        """
+        available = min(chunk_limit, int(self.remaining_total))
+        if available > 0:
+            return available
+        self._parked = True
+        return None
+
+    def reserve(
+        self,
+        extend_input_len: int,
+        max_new_tokens: int,
+        *,
+        extra_tokens: int = 0,
+        chunk_limit: int | None = None,
+        is_chunked_continuation: bool = False,
+    ) -> None:
+        controller = self.allocator.controller
+        final = controller.final_tokens(extend_input_len, max_new_tokens) - extend_input_len
+        super().reserve(
+            extend_input_len, int(min(max_new_tokens, max(final, 0))), extra_tokens=extra_tokens
+        )

@@ -1,0 +1,253 @@
+"""The hooks themselves. Each passes through untouched while the policy is `none`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sglang.srt.arg_groups import resolution_hooks
+from sglang.srt.arg_groups.choices import (
+    add_attention_backend_choices,
+    add_radix_eviction_policy_choices,
+)
+from sglang.srt.layers.attention.attention_registry import register_attention_backend
+from sglang.srt.mem_cache.registry import register_radix_cache_backend
+from sglang.srt.mem_cache.utils import _EVICTION_POLICY_FACTORIES
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_memory
+
+from arkv_sglang.cache.heat import HeatStrategy
+from arkv_sglang.cache.radix import ArkvRadixCache
+from arkv_sglang.config import load_config
+from arkv_sglang.core import Geometry
+from arkv_sglang.engine import metrics, resolution
+from arkv_sglang.engine.allocator import ArkvAllocator
+from arkv_sglang.engine.backend import ArkvAttentionBackend
+from arkv_sglang.engine.controller import Controller
+from arkv_sglang.engine.pool import ArkvKVPool, PoolSize
+from arkv_sglang.engine.resolution import BACKEND
+from arkv_sglang.engine.server_args import ArkvServerArgs
+
+Call = Callable[..., Any]
+
+# The scheduler process's controller; None in other processes and under the policy `none`.
+_controller: Controller | None = None
+
+
+def _active() -> bool:
+    return bool(get_memory().kv_policy != "none")
+
+
+# -- sizing and building the pool --
+
+
+def size_pool(config: Any, configurator: Any, *_: Any, **__: Any) -> Any:
+    """Stock token count x stock bytes per token = the bytes that we may use."""
+    if not _active():
+        return config
+    geometry = _geometry(configurator)
+    size = PoolSize.from_tokens(
+        config.max_total_num_tokens, configurator.model_config.context_len, geometry
+    )
+    if size.num_units < geometry.token_units:
+        raise RuntimeError(
+            f"the KV memory must hold at least one token after its tables, got "
+            f"{config.max_total_num_tokens} tokens; raise --max-total-tokens or "
+            "--mem-fraction-static"
+        )
+    configurator.arkv_size = size
+    config.max_total_num_tokens = size.num_slots
+    return config
+
+
+def _geometry(configurator: Any) -> Geometry:
+    model = configurator.model_config
+    return Geometry(
+        configurator.layer_info.num_effective_layers, model.get_num_kv_heads(1, 1), model.head_dim
+    )
+
+
+def build_pool(original: Call, configurator: Any, **kwargs: Any) -> Any:
+    if not _active():
+        return original(configurator, **kwargs)
+    config = load_config(get_memory().kv_policy, get_memory().kv_policy_config)
+    assert config is not None
+    kwargs["mha_pool_class"] = lambda size, **pool: ArkvKVPool(
+        size, num_units=configurator.arkv_size.num_units, config=config, **pool
+    )
+    return original(configurator, **kwargs)
+
+
+def build_allocator(original: Call, configurator: Any, **kwargs: Any) -> Any:
+    if not _active() or kwargs["token_to_kv_pool_allocator"] is not None:
+        return original(configurator, **kwargs)
+    return ArkvAllocator(
+        kwargs["sizes"].max_total_num_tokens,
+        configurator.kv_cache_dtype,
+        configurator.device,
+        kwargs["token_to_kv_pool"],
+        need_sort=False,
+    )
+
+
+def build_tree(context: Any) -> ArkvRadixCache:
+    """Tree factory; the last part to be built, so it proves that all the parts are ours."""
+    global _controller
+    allocator = context.params.token_to_kv_pool_allocator
+    backend = context.tp_worker.model_runner.attn_backend
+    for part, wanted in ((allocator, ArkvAllocator), (backend, ArkvAttentionBackend)):
+        if type(part) is not wanted:
+            raise RuntimeError(
+                f"--kv-policy {get_memory().kv_policy} must run on {wanted.__name__}, got "
+                f"{type(part).__name__}; another plugin or flag replaced it"
+            )
+    if missing():
+        raise RuntimeError(f"hooks did not take in the scheduler: {', '.join(missing())}")
+    _controller = allocator.controller
+    tree = ArkvRadixCache(context.params, allocator.controller)
+    if context.params.enable_metrics:
+        metrics.start(allocator, tree)
+    return tree
+
+
+# -- scheduling --
+
+
+def keep_window(result: int, req: Any, input_len: int) -> int:
+    """Recompute at least the window on a prefix hit: its queries score the prompt."""
+    if _controller is None:
+        return result
+    remaining = req.sampling_params.max_new_tokens or 0
+    if not _controller.compresses(input_len, remaining):
+        return result
+    return max(min(result, input_len - _controller.config.window), 0)
+
+
+def running_growth(result: float, adder: Any, req: Any) -> float:
+    if _controller is None:
+        return result
+    return _controller.growth_tokens(req, result)
+
+
+def refuse_request(_: Any, scheduler: Any, req: Any) -> None:
+    """A request that skips checkpoints would silently run uncompressed."""
+    if _controller is None:
+        return
+    if req.positional_embed_overrides is not None:
+        req.set_finish_with_abort(
+            f"--kv-policy {_controller.config.policy} does not support "
+            "positional_embed_overrides: such a prompt skips the prefix tree, where views are made"
+        )
+    elif getattr(req, "beam_group", None) is not None:
+        req.set_finish_with_abort(
+            f"--kv-policy {_controller.config.policy} does not support beam search: beams share "
+            "KV rows by slot"
+        )
+
+
+# -- the table --
+
+
+class Hook(NamedTuple):
+    target: str
+    function: Any
+    kind: HookType
+    why: str
+
+
+_SRT = "sglang.srt"
+_CONFIGURATOR = f"{_SRT}.mem_cache.kv_cache_configurator.KVCacheConfigurator"
+_SCHEDULER = f"{_SRT}.managers.scheduler.Scheduler"
+_PARTS = f"{_SRT}.managers.scheduler_components"
+_STREAMER = f"{_PARTS}.output_streamer.SchedulerOutputStreamer"
+
+HOOKS = (
+    Hook(f"{_SRT}.server_args.ServerArgs", ArkvServerArgs, HookType.REPLACE, "the two flags"),
+    Hook(
+        f"{_CONFIGURATOR}._resolve_memory_pool_config",
+        size_pool,
+        HookType.AFTER,
+        "bytes to slots and units",
+    ),
+    Hook(f"{_CONFIGURATOR}._build_mha_kv_pool", build_pool, HookType.AROUND, "our pool"),
+    Hook(
+        f"{_CONFIGURATOR}._build_token_to_kv_pool_allocator",
+        build_allocator,
+        HookType.AROUND,
+        "our allocator: there is no class seam at page size 1",
+    ),
+    Hook(
+        f"{_SRT}.managers.schedule_batch.Req._compute_max_prefix_len",
+        keep_window,
+        HookType.AFTER,
+        "a full prefix hit recomputes one token, too few to score by",
+    ),
+    Hook(
+        f"{_SRT}.managers.schedule_policy.PrefillAdder._get_running_request_total_token_offset",
+        running_growth,
+        HookType.AFTER,
+        "SGLang reserves uncompressed growth for each running request",
+    ),
+    Hook(
+        f"{_SCHEDULER}.init_req_max_new_tokens",
+        refuse_request,
+        HookType.AFTER,
+        "refuse what skips checkpoints, request by request",
+    ),
+    Hook(
+        f"{_PARTS}.pool_stats_observer.SchedulerPoolStatsObserver.get_pool_stats",
+        metrics.physical_usage,
+        HookType.AFTER,
+        "usage is slots or units, whichever is fuller",
+    ),
+    Hook(
+        f"{_PARTS}.internal_state.SchedulerInternalStateController._add_memory_usage",
+        metrics.add_state,
+        HookType.AFTER,
+        "/server_info",
+    ),
+    Hook(
+        f"{_STREAMER}.build_additional_customized_info",
+        metrics.request_figures,
+        HookType.AFTER,
+        "per-request figures leave the scheduler",
+    ),
+    Hook(
+        f"{_SRT}.managers.tokenizer_manager.TokenizerManager.update_request_meta_info",
+        metrics.put_in_meta_info,
+        HookType.AROUND,
+        "per-request figures reach meta_info as one value, not one per token",
+    ),
+    Hook(
+        f"{_SRT}.utils.weight_versions.build_endpoint_weight_version_metadata",
+        metrics.put_in_response,
+        HookType.AFTER,
+        "per-request figures reach OpenAI responses as `metadata`",
+    ),
+)
+
+
+def install() -> None:
+    """Register backends, resolution steps and hooks; SGLang applies the hooks right after."""
+    add_attention_backend_choices([BACKEND])
+    add_radix_eviction_policy_choices([BACKEND])
+    _EVICTION_POLICY_FACTORIES[BACKEND] = HeatStrategy
+    register_attention_backend(BACKEND)(ArkvAttentionBackend)
+    register_radix_cache_backend(BACKEND, build_tree)
+    resolution_hooks.register_resolution_hook("handle_missing_default_values")(
+        resolution.resolve_policy
+    )
+    resolution_hooks.register_resolution_hook("handle_other_validations")(resolution.check_model)
+    for hook in HOOKS:
+        HookRegistry.register(hook.target, hook.function, hook.kind)
+    # A class attribute keeps the class that it was given; SGLang's REPLACE does not reach it.
+    engine = sys.modules.get("sglang.srt.entrypoints.engine")
+    if engine is not None:
+        engine.Engine.server_args_class = ArkvServerArgs
+    metrics.open_streamer()
+
+
+def missing() -> list[str]:
+    """Targets whose hook did not take."""
+    return [hook.target for hook in HOOKS if hook.target not in HookRegistry._patched]

@@ -1,0 +1,89 @@
+"""The KV pool that SGLang builds: slots on the outside, the tiered store within."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+
+from arkv_sglang.config import ArkvConfig
+from arkv_sglang.core import ROW_UNITS, Geometry, Tier
+from arkv_sglang.engine.controller import Controller
+from arkv_sglang.storage.store import KVStore
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """How one rank's KV bytes are cut up."""
+
+    num_slots: int
+    num_units: int
+
+    @classmethod
+    def from_tokens(cls, num_tokens: int, context_len: int, geometry: Geometry) -> PoolSize:
+        """Units that fit in the bytes of ``num_tokens`` bf16 tokens once the tables are paid.
+
+        A slot costs four bytes a layer, so there are enough that units run out first: every token
+        in the tree has a unit in each layer at least, and decoded tokens of views have their own.
+        """
+        num_slots = max(2 * num_tokens, context_len) + num_tokens
+        table_bytes = 4 * geometry.num_layers * (num_slots + 1)
+        rest = num_tokens * geometry.token_bytes - table_bytes
+        num_units = max(int(rest / _bytes_per_unit(geometry)), 0)
+        return cls(num_slots, num_units - num_units % ROW_UNITS[Tier.ORIGINAL])
+
+
+def _bytes_per_unit(geometry: Geometry) -> float:
+    """A unit, its scales and free-list entries, and its line in the view lists if a view has it."""
+    free_lists = sum(4 / units for units in ROW_UNITS.values())
+    return geometry.unit_bytes + geometry.scale_bytes + free_lists + VIEW_LIST_BYTES_PER_ROW
+
+
+# Row code, position, mean and variance of 4 bytes each, and a count of 2.
+VIEW_LIST_BYTES_PER_ROW = 18
+
+
+class ArkvKVPool(MHATokenToKVPool):
+    """`MHATokenToKVPool` without buffers of its own: rows live in ``store``.
+
+    Nothing may index it by slot, so the buffer accessors refuse.
+    """
+
+    def __init__(self, size: int, *, num_units: int, config: ArkvConfig, **kwargs: Any) -> None:
+        self._num_units = num_units
+        self._config = config
+        super().__init__(size, **kwargs)
+
+    def _create_buffers(self) -> None:
+        geometry = Geometry(self.layer_num, self.head_num, self.head_dim)
+        self.store = KVStore(geometry, self._num_units, self.size, self.device)
+        self.controller = Controller(self._config, self.store)
+
+    def get_kv_size_bytes(self) -> tuple[int, int]:
+        arena = self.store.arena
+        return _num_bytes(arena.k, arena.k_scale), _num_bytes(arena.v, arena.v_scale)
+
+    def set_kv_buffer(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError("rows are written by the arkv attention backend alone")
+
+    def _get_key_buffer(self, layer_id: int) -> torch.Tensor:
+        raise RuntimeError("an arkv pool has no buffer per slot; read rows through its store")
+
+    _get_value_buffer = _get_key_buffer
+
+    def get_contiguous_buf_infos(self) -> Any:
+        raise RuntimeError("an arkv pool cannot be transferred by slot")
+
+    def move_kv_cache(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError("an arkv pool does not move rows by slot")
+
+    get_cpu_copy = load_cpu_copy = move_kv_cache
+
+    def _clear_buffers(self) -> None:
+        self.store.clear()
+
+
+def _num_bytes(*tensors: torch.Tensor) -> int:
+    return sum(tensor.nbytes for tensor in tensors)

@@ -1,0 +1,109 @@
+"""The last queries of a prompt, and what their attention says of its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+
+from arkv_sglang import policy
+from arkv_sglang.config import ArkvConfig
+from arkv_sglang.kernels.api import read_rows, window_statistics
+from arkv_sglang.storage.store import KVStore
+
+
+class WindowQueries:
+    """The last ``window`` queries of each layer, kept across chunks: bf16 [L, <= W, Hq, D]."""
+
+    def __init__(self, num_layers: int, window: int) -> None:
+        self.window = window
+        self._queries: list[torch.Tensor | None] = [None] * num_layers
+
+    def append(self, layer: int, queries: torch.Tensor) -> None:
+        """Take a chunk's queries [T, Hq, D]; copies what it keeps."""
+        kept, latest = self._queries[layer], queries[-self.window :]
+        if kept is None or latest.shape[0] == self.window:
+            self._queries[layer] = latest.clone()
+        else:
+            self._queries[layer] = torch.cat((kept, latest))[-self.window :]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every layer has run."""
+        return all(queries is not None for queries in self._queries)
+
+    def layer(self, layer: int) -> torch.Tensor:
+        queries = self._queries[layer]
+        assert queries is not None
+        return queries
+
+    def clear(self) -> None:
+        self._queries = [None] * len(self._queries)
+
+
+@dataclass(frozen=True)
+class PromptScores:
+    """Statistics of one prompt of T tokens: fp32 [L, T], ``attention`` [T], ``oq_ratio`` [L]."""
+
+    scores: torch.Tensor
+    mean: torch.Tensor
+    variance: torch.Tensor
+    attention: torch.Tensor
+    oq_ratio: torch.Tensor
+    num_queries: int
+
+    def statistics(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """``mean`` and ``variance`` for ``num_tokens``; tokens decoded since count as unseen."""
+        extra = (0, num_tokens - self.mean.shape[1])
+        return F.pad(self.mean, extra), F.pad(self.variance, extra)
+
+    def without_tokens(self) -> PromptScores:
+        """What re-planning needs: the layers' ratio, not the tokens' statistics."""
+        nothing = self.mean[:, :0]
+        return replace(
+            self, scores=nothing, mean=nothing, variance=nothing, attention=self.attention[:0]
+        )
+
+
+def score_prompt(
+    config: ArkvConfig,
+    store: KVStore,
+    queries: WindowQueries,
+    slots: torch.Tensor,
+    scale: float,
+) -> PromptScores:
+    """Attention of the last queries over the prompt in ``slots`` [T], and the scores from it."""
+    assert config.pooling is not None
+    means, variances, scores, layers = [], [], [], []
+    for layer in range(store.geometry.num_layers):
+        window = queries.layer(layer)
+        keys, _ = read_rows(store.arena, store.slot_rows(layer, slots))
+        found = window_statistics(window, keys, scale)
+        means.append(found.mean.mean(0))
+        variances.append(found.variance.mean(0))
+        scores.append(_pooled_scores(config, found.mean, found.variance, window.shape[0]))
+        layers.append(torch.stack((found.entropy, found.variance_sum, found.kurtosis_sum)))
+    entropy, variance_sum, kurtosis_sum = torch.stack(layers).unbind(1)
+    mean = torch.stack(means)
+    return PromptScores(
+        scores=torch.stack(scores),
+        mean=mean,
+        variance=torch.stack(variances),
+        attention=mean.mean(0),
+        oq_ratio=policy.oq_ratio(entropy, variance_sum, kurtosis_sum, config.tau),
+        num_queries=queries.layer(0).shape[0],
+    )
+
+
+def _pooled_scores(
+    config: ArkvConfig, mean: torch.Tensor, variance: torch.Tensor, num_queries: int
+) -> torch.Tensor:
+    """One score per token of a layer, fp32 [T]: pooled per head, then the mean of the heads.
+
+    The window itself is protected, and takes no part in the pooling (algorithm, section 1).
+    """
+    assert config.pooling is not None
+    outside = mean.shape[1] - num_queries
+    hitters = policy.heavy_hitter(mean[:, :outside], variance[:, :outside], config.gamma)
+    return F.pad(policy.pool(hitters, config.pooling).mean(0), (0, num_queries))

@@ -1,0 +1,51 @@
+"""Start-up: validate the policy, refuse what does not go with it, choose our backends.
+
+Runs while SGLang resolves its arguments, in the launching process, before anything is spawned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.arg_groups.model_override_base import model_config_of
+from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
+
+from arkv_sglang.config import load_config
+from arkv_sglang.engine.support import refuse_flags, refuse_model
+
+BACKEND = "arkv"
+
+Step = Callable[[Any], None]
+
+
+def resolve_policy(server_args: Any, previous: Step) -> None:
+    """Step `handle_missing_default_values`: everything that needs no model."""
+    view = resolving_view(server_args)
+    config = load_config(view.kv_policy, view.kv_policy_config)
+    if config is not None:
+        refuse_flags(view.kv_policy, view)
+        # Imported late: verification lives with the hooks.
+        from arkv_sglang.engine.plugin import verify_hooks
+
+        verify_hooks()
+        declare_resolution(
+            server_args,
+            "arkv",
+            kv_policy_config=config.describe(),
+            attention_backend=BACKEND,
+            radix_cache_backend=BACKEND,
+            radix_eviction_policy=BACKEND,
+            page_size=1,
+            disable_overlap_schedule=True,
+            disable_cuda_graph=True,
+        )
+    previous(server_args)
+
+
+def check_model(server_args: Any, previous: Step) -> None:
+    """Step `handle_other_validations`: what only the model's own config can tell."""
+    previous(server_args)
+    view = resolving_view(server_args)
+    if view.kv_policy != "none":
+        refuse_model(view.kv_policy, model_config_of(server_args))

@@ -1,0 +1,49 @@
+"""Token scores and the original/quantized ratio (ARKV, arXiv 2603.08727, sections as in its code).
+
+Higher scores are more important, everywhere.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from arkv_sglang.config import Pooling
+
+
+def heavy_hitter(mean: torch.Tensor, variance: torch.Tensor, gamma: float) -> torch.Tensor:
+    """``S_k = mu_k + gamma * sigma_k^2`` of each token's attention; any shape, fp32."""
+    return mean + gamma * variance
+
+
+def pool(scores: torch.Tensor, pooling: Pooling) -> torch.Tensor:
+    """Smooth [..., T] over neighbouring tokens; edges use the neighbours that exist."""
+    if pooling.kind == "none" or pooling.width == 1 or scores.shape[-1] == 0:
+        return scores
+    flat = scores.reshape(-1, 1, scores.shape[-1])
+    half = pooling.width // 2
+    if pooling.kind == "max":
+        pooled = F.max_pool1d(flat, pooling.width, stride=1, padding=half)
+    else:
+        pooled = F.avg_pool1d(flat, pooling.width, stride=1, padding=half, count_include_pad=False)
+    return pooled.reshape(scores.shape)
+
+
+def oq_ratio(
+    entropy: torch.Tensor,
+    variance: torch.Tensor,
+    kurtosis: torch.Tensor,
+    tau: tuple[float, float, float],
+) -> torch.Tensor:
+    """Share of each layer's tokens that stay original, fp32 [L] in [0, 1].
+
+    ``OQ_l = H^(1/tau1) * Var^(1/tau2) * Kurt^(1/tau3)``, divided by its largest layer. Inputs fp32
+    [L], the layer sums over heads, window queries and the keys outside the window.
+    """
+    parts = (entropy, variance, kurtosis)
+    oq = torch.ones_like(entropy)
+    for part, exponent in zip(parts, tau, strict=True):
+        oq = oq * part.clamp_min(0).pow(1 / exponent)
+    # One query has no variance, hence no ratio: every layer is then as good as the best.
+    largest = oq.max()
+    return torch.where(largest > 0, oq / largest.clamp_min(1e-30), torch.ones_like(oq))
