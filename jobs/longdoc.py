@@ -22,7 +22,7 @@ from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 from arkv_sglang.batch.commit import OutputFolder
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.documents import open_documents
-from arkv_sglang.batch.load import ConfigError, load_config
+from arkv_sglang.batch.load import load_config
 from arkv_sglang.batch.prompts import TokenizedPrompts, load_tokenizer
 from arkv_sglang.batch.run import check_outcome, package_versions, run_job
 from arkv_sglang.batch.types import (
@@ -33,6 +33,7 @@ from arkv_sglang.batch.types import (
     Result,
     RunFailed,
 )
+from arkv_sglang.config import ConfigError
 
 STOPPED = 143
 T = TypeVar("T")
@@ -188,7 +189,8 @@ def main() -> int:
     except asyncio.CancelledError:
         complain("stopped; the documents that were done are committed")
         return STOPPED
-    ray.wait([engine.stop() for engine in engines], num_returns=len(engines), timeout=20)
+    finally:
+        ray.wait([engine.stop() for engine in engines], num_returns=len(engines), timeout=20)
     return 0
 
 

@@ -11,8 +11,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from arkv_sglang.batch.config import OutputConfig
-from arkv_sglang.batch.load import ConfigError
 from arkv_sglang.batch.types import KV_KEYS, Row
+from arkv_sglang.config import ConfigError
 
 ROW_SCHEMA = pa.schema(
     [

@@ -16,8 +16,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from arkv_sglang.batch.config import InputConfig, is_uri
-from arkv_sglang.batch.load import ConfigError
 from arkv_sglang.batch.types import BadDocument, Document, Source
+from arkv_sglang.config import ConfigError
 
 SUFFIXES = {
     "parquet": (".parquet",),

@@ -11,10 +11,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from arkv_sglang.batch.config import JobConfig
-
-
-class ConfigError(ValueError):
-    """What is wrong with a configuration, one sentence per field."""
+from arkv_sglang.config import ConfigError
+from arkv_sglang.config import load_config as load_policy
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
@@ -23,9 +21,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     for override in overrides:
         _apply(data, override)
     try:
-        return JobConfig.model_validate(data)
+        config = JobConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError("\n".join(map(_sentence, error.errors()))) from None
+    # The engine would refuse it too, a minute later.
+    load_policy(config.engine.get("kv_policy", "none"), config.engine.get("kv_policy_config"))
+    return config
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from array import array
 from typing import Any
 
 from arkv_sglang.batch.config import PromptConfig
-from arkv_sglang.batch.load import ConfigError
 from arkv_sglang.batch.types import Document, Request
+from arkv_sglang.config import ConfigError
 
 
 class TokenizedPrompts:

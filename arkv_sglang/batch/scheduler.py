@@ -15,11 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from arkv_sglang.batch import rows
 from arkv_sglang.batch.types import (
-    ERROR,
-    INVALID,
-    OK,
-    TOO_LONG,
     BadDocument,
     Engine,
     EngineInfo,
@@ -27,7 +24,6 @@ from arkv_sglang.batch.types import (
     PromptBuilder,
     Request,
     RequestFailed,
-    Result,
     Row,
     RunFailed,
     Source,
@@ -138,11 +134,11 @@ class Scheduler:
         if document is None:
             return None
         if isinstance(document, BadDocument):
-            return Row(document.doc_id, INVALID, error=document.error)
+            return rows.invalid(document.doc_id, document.error)
         try:
             return self._prompts.build(document)
         except ValueError as error:
-            return Row(document.doc_id, INVALID, error=f"the prompt cannot be made: {error}")
+            return rows.invalid(document.doc_id, f"the prompt cannot be made: {error}")
 
     def _push(self, request: Request) -> None:
         heapq.heappush(self._waiting, (-request.prompt_tokens, next(self._order), Work(request)))
@@ -207,7 +203,7 @@ class Scheduler:
         limit = lane.info.max_prompt_tokens(self._limits.max_new_tokens)
         while self._waiting and -self._waiting[0][0] > limit:
             request = heapq.heappop(self._waiting)[2].request
-            self._emit(_too_long(request, limit, self._limits.max_new_tokens, lane.info))
+            self._emit(rows.too_long(request, limit, self._limits.max_new_tokens, lane.info))
             self._changed.notify_all()
 
     def _has_room(self, lane: Lane) -> bool:
@@ -238,7 +234,7 @@ class Scheduler:
         except RequestFailed as error:
             self._fail(lane, work, str(error))
         else:
-            self._emit(_answered(request, result, lane.engine.name))
+            self._emit(rows.answered(request, result, lane.engine.name))
             lane.docs += 1
             lane.tokens += result.prompt_tokens + result.output_tokens
         lane.last_done_at = time.monotonic()
@@ -246,9 +242,7 @@ class Scheduler:
         await self._notify()
 
     def _fail(self, lane: Lane, work: Work, error: str) -> None:
-        request = work.request
-        tokens = request.prompt_tokens
-        self._emit(Row(request.doc_id, ERROR, error, prompt_tokens=tokens, engine=lane.engine.name))
+        self._emit(rows.failed(work.request, error, lane.engine.name))
 
     def _lose(self, lane: Lane, work: Work, reason: str) -> None:
         lane.deaths += lane.up
@@ -277,8 +271,7 @@ class Scheduler:
         error = f"no engine was left to run it: {self._why_gone()}"
         left = [*(entry[2] for entry in self._waiting), *self._suspects]
         for request in itertools.chain((work.request for work in left), self._unread()):
-            row = request if isinstance(request, Row) else _unrun(request, error)
-            self._emit(row)
+            self._emit(request if isinstance(request, Row) else rows.failed(request, error))
 
     def _unread(self) -> Iterator[Request | Row]:
         while not self.read_all and (item := self._read_one()) is not None:
@@ -287,32 +280,3 @@ class Scheduler:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
-
-
-def _unrun(request: Request, error: str) -> Row:
-    return Row(request.doc_id, ERROR, error, prompt_tokens=request.prompt_tokens)
-
-
-def _too_long(request: Request, limit: int, max_new_tokens: int, info: EngineInfo) -> Row:
-    error = (
-        f"the prompt has {request.prompt_tokens} tokens and at most {limit} fit beside "
-        f"{max_new_tokens} new ones (context {info.context_tokens}, "
-        f"KV capacity {info.capacity_tokens} tokens)"
-    )
-    return Row(request.doc_id, TOO_LONG, error, prompt_tokens=request.prompt_tokens)
-
-
-def _answered(request: Request, result: Result, engine: str) -> Row:
-    return Row(
-        request.doc_id,
-        OK,
-        summary=result.text,
-        prompt_tokens=result.prompt_tokens,
-        output_tokens=result.output_tokens,
-        cached_tokens=result.cached_tokens,
-        finish_reason=result.finish_reason,
-        ttft_s=result.ttft_s,
-        e2e_s=result.e2e_s,
-        engine=engine,
-        kv=result.kv,
-    )

@@ -7,8 +7,8 @@ import pytest
 
 from arkv_sglang.batch.commit import ROW_SCHEMA, Committer, OutputFolder
 from arkv_sglang.batch.config import OutputConfig
-from arkv_sglang.batch.load import ConfigError
 from arkv_sglang.batch.types import KV_KEYS, Row
+from arkv_sglang.config import ConfigError
 
 
 def open_folder(path: Path, **settings: Any) -> tuple[OutputFolder, OutputConfig]:

@@ -5,12 +5,17 @@ import pytest
 import yaml
 
 from arkv_sglang.batch.config import JobConfig
-from arkv_sglang.batch.load import ConfigError, load_config
+from arkv_sglang.batch.load import load_config
+from arkv_sglang.config import ConfigError
 
 ROOT = Path(__file__).parents[3]
 GOOD: dict[str, Any] = {
     "input": {"path": "docs.jsonl"},
-    "engine": {"model_path": "some/model", "kv_policy": "arkv", "kv_policy_config": {"budget": 1}},
+    "engine": {
+        "model_path": "some/model",
+        "kv_policy": "arkv",
+        "kv_policy_config": {"budget": 0.5},
+    },
     "output": {"dir": "/out"},
 }
 
@@ -42,6 +47,8 @@ def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None
         ("prompt.template='{{ text '", "prompt.template must be a Jinja2 template "),
         ("engine.model_path=/no/such", "engine must have as model_path a folder that exists"),
         ("engine.model_path=", "engine must have model_path"),
+        ("engine.kv_policy=fast", "--kv-policy must be one of none, original, .* got 'fast'"),
+        ("engine.kv_policy_config={budgte: 1}", "--kv-policy-config field 'budgte' is unknown"),
         ("engine.allow_auto_truncate=true", "engine must not set allow_auto_truncate"),
         ("input={}", "input.path must be given, got nothing; add it .* --set input.path=VALUE"),
         ("engines.count", "--set must be dotted.key=value, got 'engines.count'; "),

@@ -9,8 +9,8 @@ import pytest
 
 from arkv_sglang.batch.config import InputConfig
 from arkv_sglang.batch.documents import open_documents
-from arkv_sglang.batch.load import ConfigError
 from arkv_sglang.batch.types import BadDocument, Document
+from arkv_sglang.config import ConfigError
 
 
 def read(path: Path, **settings: Any) -> list[Document | BadDocument]:

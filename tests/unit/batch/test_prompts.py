@@ -1,11 +1,13 @@
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from arkv_sglang.batch.config import PromptConfig
-from arkv_sglang.batch.load import ConfigError
 from arkv_sglang.batch.prompts import TokenizedPrompts, load_tokenizer
 from arkv_sglang.batch.types import Document
+from arkv_sglang.config import ConfigError
 
 DOCUMENT = Document("d", "the text", "a title")
 
@@ -54,6 +56,17 @@ def test_a_model_without_a_chat_template_is_refused() -> None:
         TokenizedPrompts(tokenizer, PromptConfig())
 
 
-def test_a_model_without_a_tokenizer_is_refused(tmp_path: Any) -> None:
-    with pytest.raises(ConfigError, match=r"engine\.model_path must hold a tokenizer"):
-        load_tokenizer({"model_path": str(tmp_path)})
+def test_a_model_without_a_tokenizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AutoTokenizer:
+        @staticmethod
+        def from_pretrained(path: str, **settings: Any) -> None:
+            raise OSError(f"{path} is no folder with a tokenizer\nand more of the kind")
+
+    # Transformers itself takes long to import.
+    stand_in = SimpleNamespace(AutoTokenizer=AutoTokenizer)
+    monkeypatch.setitem(sys.modules, "transformers", stand_in)
+    sentence = (
+        r"engine\.model_path must hold a tokenizer, got 'm' \(m is no folder with a tokenizer\)"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        load_tokenizer({"model_path": "m"})

@@ -1,0 +1,47 @@
+"""Rows of the output table, one way to make each kind."""
+
+from __future__ import annotations
+
+from arkv_sglang.batch.types import (
+    ERROR,
+    INVALID,
+    OK,
+    TOO_LONG,
+    EngineInfo,
+    Request,
+    Result,
+    Row,
+)
+
+
+def invalid(doc_id: str, error: str) -> Row:
+    return Row(doc_id, INVALID, error)
+
+
+def failed(request: Request, error: str, engine: str | None = None) -> Row:
+    return Row(request.doc_id, ERROR, error, prompt_tokens=request.prompt_tokens, engine=engine)
+
+
+def too_long(request: Request, limit: int, max_new_tokens: int, info: EngineInfo) -> Row:
+    error = (
+        f"the prompt has {request.prompt_tokens} tokens and at most {limit} fit beside "
+        f"{max_new_tokens} new ones (context {info.context_tokens}, "
+        f"KV capacity {info.capacity_tokens} tokens)"
+    )
+    return Row(request.doc_id, TOO_LONG, error, prompt_tokens=request.prompt_tokens)
+
+
+def answered(request: Request, result: Result, engine: str) -> Row:
+    return Row(
+        request.doc_id,
+        OK,
+        summary=result.text,
+        prompt_tokens=result.prompt_tokens,
+        output_tokens=result.output_tokens,
+        cached_tokens=result.cached_tokens,
+        finish_reason=result.finish_reason,
+        ttft_s=result.ttft_s,
+        e2e_s=result.e2e_s,
+        engine=engine,
+        kv=result.kv,
+    )
