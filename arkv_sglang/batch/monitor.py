@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from arkv_sglang.batch.scheduler import Lane, Scheduler
-from arkv_sglang.batch.types import OK, EngineLost, Sample
+from arkv_sglang.batch.types import OK, EngineLost, RequestFailed, Sample
 
 MIB = 1 << 20
 
@@ -48,6 +48,7 @@ class Monitor:
         self._by_status = by_status
         self._say = say
         self._started = time.monotonic()
+        self._complaints: set[str] = set()
 
     async def sample_every(self, period_s: float) -> None:
         """One loop per engine: an engine that is slow to answer does not hold up the others."""
@@ -68,7 +69,15 @@ class Monitor:
         except EngineLost:
             # The request that was lost with it tells the scheduler.
             return
+        except RequestFailed as error:
+            self._complain_once(f"no telemetry of {lane.engine.name}: {error}")
+            return
         self.series[lane.engine.name].add({"t_s": time.monotonic() - self._started, **values})
+
+    def _complain_once(self, message: str) -> None:
+        if message not in self._complaints:
+            self._complaints.add(message)
+            self._say(message)
 
     async def _sample(self, lane: Lane, period_s: float) -> None:
         while True:

@@ -11,7 +11,7 @@ from arkv_sglang.batch.commit import OutputFolder
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.monitor import Series
 from arkv_sglang.batch.run import check_outcome, run_job
-from arkv_sglang.batch.types import BadDocument, Document, RunFailed
+from arkv_sglang.batch.types import BadDocument, Document, RequestFailed, RunFailed
 
 from .fakes import FakeEngine, FakePrompts
 
@@ -79,6 +79,17 @@ def test_a_stopped_run_keeps_what_is_done(tmp_path: Path) -> None:
 
     asyncio.run(stopped())
     assert pq.read_table(tmp_path / "summaries")["doc_id"].to_pylist() == ["d0"]
+
+
+def test_an_engine_without_telemetry_says_so_once_and_is_used(tmp_path: Path) -> None:
+    class Mute(FakeEngine):
+        async def sample(self) -> dict[str, float]:
+            raise RequestFailed("KeyError: 'memory_usage'")
+
+    report, said = run(tmp_path, [Mute()], [Document(f"d{n}", "x" * 900) for n in range(9)])
+    assert report["totals"]["documents"]["ok"] == 9
+    assert said.count("no telemetry of engine-0: KeyError: 'memory_usage'") == 1
+    assert report["engines"][0]["peak_kv_bytes"] is None
 
 
 @pytest.mark.parametrize(
