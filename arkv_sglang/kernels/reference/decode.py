@@ -22,11 +22,16 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class _Part:
-    """The rows of one tier, N blocks. ``lines`` [N * H * BLOCK]: their vectors in the arena."""
+    """The rows of one tier, in N blocks. Index tensors are int64.
+
+    ``positions``: where they are in kv_rows; None: they are all of it.
+    ``units`` [N * BLOCK]: the rows in the arena. ``lines`` [N * H * BLOCK]: their head vectors.
+    """
 
     tier: Tier
-    positions: torch.Tensor | None  # in kv_rows, int64; None: all of them
+    positions: torch.Tensor | None
     layout: BlockLayout
+    units: torch.Tensor
     lines: torch.Tensor
 
 
@@ -40,21 +45,19 @@ def decode_attention(
     out: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     batch, num_heads, head_dim = q.shape
-    num_kv_heads = arena.geometry.num_kv_heads
-    queries = (q.float() * scale).view(batch, num_kv_heads, -1, head_dim)
+    queries = (q.float() * scale).view(batch, arena.geometry.num_kv_heads, -1, head_dim)
     parts = _parts(arena, kv_rows, kv_indptr, kv_lens)
-
     weights = [_logits(queries, arena, part) for part in parts]
     _softmax(weights, parts, batch)
 
     probs = torch.zeros(kv_rows.numel(), dtype=torch.float32, device=q.device)
     result = torch.zeros_like(queries)
     for part, weight in zip(parts, weights, strict=True):
-        blocks = weight.view(part.layout.num_blocks, num_heads, BLOCK)
-        by_row = blocks.mean(1).view(-1).index_select(0, part.layout.places)
+        mean = weight.view(-1, num_heads, BLOCK).mean(1).view(-1)
+        by_row = mean.index_select(0, part.layout.places)
         probs[slice(None) if part.positions is None else part.positions] = by_row
         result.index_add_(0, part.layout.request, _weighted_values(weight, arena, part))
-    out.copy_(result.view_as(out))
+    out.copy_(result.view(q.shape))
     return out, probs
 
 
@@ -80,24 +83,25 @@ def _part(
 ) -> _Part:
     layout = block_layout(tuple(lens), rows.device)
     num_kv_heads = arena.geometry.num_kv_heads
-    first_line = row_unit(rows) // ROW_UNITS[tier] * num_kv_heads
-    heads = torch.arange(num_kv_heads, device=rows.device)
-    lines = first_line[layout.source].unsqueeze(1) + heads[:, None]
-    return _Part(tier, positions, layout, lines.view(-1))
+    units = row_unit(rows.index_select(0, layout.source))
+    heads = torch.arange(num_kv_heads, device=rows.device).unsqueeze(1)
+    lines = (units // ROW_UNITS[tier] * num_kv_heads).view(-1, 1, BLOCK) + heads
+    return _Part(tier, positions, layout, units, lines.view(-1))
 
 
 def _logits(queries: torch.Tensor, arena: Arena, part: _Part) -> torch.Tensor:
     """Logits [N, H, G, BLOCK], minus infinity at the padding."""
-    layout = part.layout
     num_kv_heads, group, head_dim = queries.shape[1:]
-    block_queries = queries[layout.request].view(-1, group, head_dim)
-    logits = queries.new_empty(layout.num_blocks * num_kv_heads, group, BLOCK)
-    for span, keys in _blocks(arena.k, arena, part):
+    block_queries = queries.index_select(0, part.layout.request).view(-1, group, head_dim)
+    logits = block_queries.new_empty(block_queries.shape[0], group, BLOCK)
+    start = 0
+    for keys in _blocks(arena.k, arena, part):
+        span = slice(start, start := start + keys.shape[0])
         torch.bmm(block_queries[span], keys.transpose(1, 2), out=logits[span])
     logits = logits.view(-1, num_kv_heads, group, BLOCK)
     if part.tier == Tier.QUANTIZED:
-        logits *= _factors(arena.k_scale, part)
-    return logits.masked_fill_(layout.padding[:, None, None], float("-inf"))
+        return torch.addcmul(part.layout.bias, logits, _factors(arena.k_scale, part))
+    return logits.add_(part.layout.bias)
 
 
 def _softmax(weights: list[torch.Tensor], parts: list[_Part], batch: int) -> None:
@@ -123,43 +127,55 @@ def _weighted_values(weight: torch.Tensor, arena: Arena, part: _Part) -> torch.T
     if part.tier == Tier.QUANTIZED:
         weight *= _factors(arena.v_scale, part)
     flat = weight.view(-1, group, BLOCK)
-    sums = weight.new_empty(flat.shape[0], group, arena.geometry.head_dim)
-    for span, values in _blocks(arena.v, arena, part):
+    sums = flat.new_empty(flat.shape[0], group, arena.geometry.head_dim)
+    start = 0
+    for values in _blocks(arena.v, arena, part):
+        span = slice(start, start := start + values.shape[0])
         torch.bmm(flat[span], values, out=sums[span])
     return sums.view(num_blocks, num_kv_heads, group, -1)
 
 
 def _factors(scales: torch.Tensor, part: _Part) -> torch.Tensor:
     """fp32 [N, H, 1, BLOCK]: what the widened e4m3 values of each row are to be multiplied by."""
-    exponents = scales.view(-1).index_select(0, part.lines).to(torch.int32) + HALF_BIAS_GAP
-    return power_of_two(exponents).view(part.layout.num_blocks, -1, 1, BLOCK)
+    exponents = scales.index_select(0, part.units).view(part.layout.num_blocks, BLOCK, 1, -1)
+    return power_of_two(exponents.to(torch.int32) + HALF_BIAS_GAP).transpose(1, 3)
 
 
-def _blocks(
-    buffer: torch.Tensor, arena: Arena, part: _Part
-) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield (span of block-heads, fp32 [n, BLOCK, D]); the next one overwrites the tensor."""
-    num_kv_heads, head_dim = arena.geometry.num_kv_heads, arena.geometry.head_dim
-    line_bytes = ROW_UNITS[part.tier] * head_dim
-    word = next(
-        t
-        for t in (torch.int64, torch.int32, torch.int16, torch.uint8)
-        if line_bytes % t.itemsize == 0
-    )
-    source = buffer.view(-1, line_bytes).view(word)
-    step = max(1, CHUNK_BYTES // (num_kv_heads * BLOCK * head_dim * 4)) * num_kv_heads
-    num = part.layout.num_blocks * num_kv_heads
-    step = min(step, num)
-    raw = source.new_empty(step * BLOCK, source.shape[1])
-    half_bits = torch.empty(step * BLOCK, head_dim, dtype=torch.int16, device=buffer.device)
-    values = torch.empty(step * BLOCK, head_dim, dtype=torch.float32, device=buffer.device)
-    for first in range(0, num, step):
-        n = min(step, num - first)
-        lines = part.lines[first * BLOCK : (first + n) * BLOCK]
-        torch.index_select(source, 0, lines, out=raw[: n * BLOCK])
-        if part.tier == Tier.QUANTIZED:
-            rows = widen(raw[: n * BLOCK].view(torch.uint8), half_bits[: n * BLOCK])
+class _Scratch:
+    """Buffers for ``n`` head vectors on their way from bytes to fp32."""
+
+    def __init__(self, n: int, tier: Tier, head_dim: int, like: torch.Tensor) -> None:
+        self.raw = like.new_empty(n, like.shape[1])
+        self.values = like.new_empty(n // BLOCK, BLOCK, head_dim, dtype=torch.float32)
+        self.bits = None
+        if tier == Tier.QUANTIZED:
+            self.bits = like.new_empty(n, head_dim, dtype=torch.int16)
+
+    def convert(self) -> torch.Tensor:
+        """fp32 [n / BLOCK, BLOCK, D] of ``raw``."""
+        if self.bits is None:
+            rows = self.raw.view(torch.bfloat16)
         else:
-            rows = raw[: n * BLOCK].view(torch.bfloat16)
-        values[: n * BLOCK].copy_(rows)
-        yield slice(first, first + n), values[: n * BLOCK].view(n, BLOCK, head_dim)
+            rows = widen(self.raw.view(torch.int8), self.bits)
+        return self.values.copy_(rows.view(self.values.shape))
+
+
+def _blocks(buffer: torch.Tensor, arena: Arena, part: _Part) -> Iterator[torch.Tensor]:
+    """Yield fp32 [n, BLOCK, D] for the N * H block-heads in turn; the next overwrites the last."""
+    head_dim = arena.geometry.head_dim
+    vectors = _in_words(buffer.view(-1, ROW_UNITS[part.tier] * head_dim))
+    vectors_at_a_time = max(CHUNK_BYTES // (BLOCK * head_dim * 4), 1) * BLOCK
+    scratch = None
+    for lines in part.lines.split(vectors_at_a_time):
+        if scratch is None or scratch.raw.shape[0] != lines.numel():
+            scratch = _Scratch(lines.numel(), part.tier, head_dim, vectors)
+        torch.index_select(vectors, 0, lines, out=scratch.raw)
+        yield scratch.convert()
+
+
+def _in_words(vectors: torch.Tensor) -> torch.Tensor:
+    """uint8 ``vectors`` viewed in the widest integers that divide them: they gather faster."""
+    for word in (torch.int64, torch.int32, torch.int16):
+        if vectors.shape[1] % word.itemsize == 0:
+            return vectors.view(word)
+    return vectors

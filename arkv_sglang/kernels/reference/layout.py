@@ -15,16 +15,17 @@ BLOCK = 128
 class BlockLayout:
     """Where the rows of ragged lists stand in N blocks. Index tensors are int64.
 
-    ``source`` [N, BLOCK]: position in the flat list; places after a list's end repeat its last row.
+    ``source`` [N * BLOCK]: the position in the flat list of each place in the blocks; the places
+    after a list's end (padding) repeat its last row.
+    ``places`` [total]: the place of each position.
     ``request`` [N]: whose block it is.
-    ``padding`` [N, BLOCK]: true for the places after a list's end.
-    ``places`` [total]: the place, in the flattened blocks, of each position of the flat list.
+    ``bias`` [N, 1, 1, BLOCK]: minus infinity at the padding, else 0, fp32.
     """
 
     source: torch.Tensor
-    request: torch.Tensor
-    padding: torch.Tensor
     places: torch.Tensor
+    request: torch.Tensor
+    bias: torch.Tensor
 
     @property
     def num_blocks(self) -> int:
@@ -42,5 +43,6 @@ def block_layout(lens: tuple[int, ...], device: torch.device) -> BlockLayout:
     start = (length.cumsum(0) - length)[request][:, None]
     padding = within > last
     places = (~padding).flatten().nonzero().squeeze(1)
-    source = start + torch.minimum(within, last)
-    return BlockLayout(*(t.to(device) for t in (source, request, padding, places)))
+    source = (start + torch.minimum(within, last)).flatten()
+    bias = torch.zeros(padding.shape).masked_fill_(padding, float("-inf"))[:, None, None]
+    return BlockLayout(*(t.to(device) for t in (source, places, request, bias)))
