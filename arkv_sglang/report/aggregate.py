@@ -98,7 +98,7 @@ def _figures(rows: pa.Table, wall_s: float | None) -> dict[str, Any]:
             for percent in (50, 95)
         },
         **{
-            f"documents_{name}": _total(done, f"kv_{name}")
+            f"documents_{name}": pc.sum(done[f"kv_{name}"]).as_py()
             for name in ("rows_original", "rows_quantized", "rows_evicted")
         },
     }

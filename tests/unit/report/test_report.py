@@ -82,7 +82,7 @@ def test_figures_per_engine_and_in_all(report: dict[str, Any]) -> None:
     assert first["ttft_p50_s"] == 1.5 and totals["e2e_p95_s"] == pytest.approx(7.6)
     assert (first["arena_bytes"], second["arena_bytes"], totals["arena_bytes"]) == (500, 400, 900)
     assert (first["rows_evicted"], second["rows_evicted"], totals["rows_evicted"]) == (7, None, 7)
-    assert first["documents_rows_evicted"] == 20
+    assert first["documents_rows_evicted"] == 20 and first["documents_rows_original"] is None
     assert report["failures"] == [
         {"doc_id": "long", "status": "too_long", "error": "too long", "engine": None}
     ]
@@ -99,6 +99,7 @@ def test_a_run_without_documents_or_engines_still_has_a_report() -> None:
 def test_the_table_fits_its_width_and_ends_with_the_total(report: dict[str, Any]) -> None:
     lines = format_table(report).splitlines()
     assert max(map(len, lines)) <= WIDTH
+    assert "peak KV bf16" in lines[0] and "rows evicted" in lines[0]
     assert re.match(r"\s*all\s+5/6\s+500\s+50\s", lines[-1])
 
 
