@@ -19,8 +19,8 @@ from arkv_sglang.kernels import api as kernels
 from arkv_sglang.storage.allocator import Relocate, UnitAllocator
 from arkv_sglang.storage.tiering import ALL_TIERS, RowCounts, units_of
 
-_MOVE_ROWS = 8192
-"""Rows per kernel call: bounds the temporaries of large moves."""
+_MOVE_VALUES_CPU, _MOVE_VALUES = 1 << 18, 1 << 24
+"""K (or V) values moved per kernel call. On a CPU the temporaries should stay in its cache."""
 
 
 class RowPool:
@@ -30,6 +30,8 @@ class RowPool:
         self, geometry: Geometry, num_units: int, relocate: Relocate, device: torch.device
     ) -> None:
         self.arena = Arena.allocate(geometry, num_units, device)
+        values = _MOVE_VALUES_CPU if device.type == "cpu" else _MOVE_VALUES
+        self._move_rows = max(1, values // (geometry.num_kv_heads * geometry.head_dim))
         sizes = tuple(ROW_UNITS.values())
         self.allocator = UnitAllocator(self.arena.num_units, sizes, relocate, device)
 
@@ -52,7 +54,8 @@ class RowPool:
 
     def move(self, src: torch.Tensor, dst: torch.Tensor) -> None:
         """Copy rows [n] to rows [n] of the same or a smaller tier; each may overlap its target."""
-        for some_src, some_dst in zip(src.split(_MOVE_ROWS), dst.split(_MOVE_ROWS), strict=True):
+        n = self._move_rows
+        for some_src, some_dst in zip(src.split(n), dst.split(n), strict=True):
             kernels.move_rows(self.arena, some_src, some_dst)
 
     def retier(

@@ -192,9 +192,9 @@ class ViewLists:
         old_mean = mean.index_select(0, index)
         delta = probs - old_mean
         new_spread = spread.index_select(0, index).addcmul_(delta.square(), share).mul_(1 - share)
-        mean.index_copy_(0, index, old_mean.addcmul_(delta, share))
-        spread.index_copy_(0, index, new_spread)
-        count.index_copy_(0, index, n)
+        mean.scatter_(0, index, old_mean.addcmul_(delta, share))
+        spread.scatter_(0, index, new_spread)
+        count.scatter_(0, index, n)
 
 
 def ragged_arange(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass, field
 
 import torch
 
-from arkv_sglang.core import ROW_UNITS, STORED_TIERS, Arena, Geometry, Tier, TierPlan, row_tier
+from arkv_sglang.core import ROW_UNITS, STORED_TIERS, Geometry, Tier, row_tier
 from arkv_sglang.kernels import api as kernels
 from arkv_sglang.storage.store import KVStore
 from arkv_sglang.storage.views import RequestView
@@ -17,10 +18,12 @@ GEOMETRY = Geometry(num_layers=3, num_kv_heads=2, head_dim=8)
 
 @dataclass
 class Row:
-    """What one row must read back as, and what it was seen to receive."""
+    """What one row must read back as, and what it was seen to receive.
 
-    k: torch.Tensor
-    v: torch.Tensor
+    ``values``: K and V, fp32 [2, H, D], by tier: as written, and as quantized from that.
+    """
+
+    values: dict[Tier, torch.Tensor]
     tier: Tier = Tier.ORIGINAL
     position: int = -1
     queries: int = 0
@@ -29,7 +32,7 @@ class Row:
     probs: list[float] = field(default_factory=list)
 
     def copy(self, tier: Tier) -> Row:
-        return Row(self.k, self.v, tier)
+        return Row(self.values, tier)
 
     def statistics(self) -> tuple[float, float]:
         """Mean and unbiased variance of prompt queries and decode steps together, in fp64."""
@@ -52,10 +55,10 @@ class Shadow:
     def __init__(self, store: KVStore, seed: int) -> None:
         self.store = store
         self.random = torch.Generator().manual_seed(seed)
+        self.choice = random.Random(seed)
         self.slots: dict[int, list[Row | None]] = {}
         self.shared: set[int] = set()
         self.views: dict[RequestView, Layers] = {}
-        self.scratch = Arena.allocate(GEOMETRY, 2, "cpu")
 
     @property
     def used_units(self) -> int:
@@ -81,16 +84,12 @@ class Shadow:
     def write_new(self, layer: int, rows: torch.Tensor) -> list[Row]:
         """Write fresh random values to ``rows`` (int32 [n])."""
         shape = (2, len(rows), GEOMETRY.num_kv_heads, GEOMETRY.head_dim)
-        k, v = (torch.randn(shape, generator=self.random) * 4).to(torch.bfloat16)
-        self.store.write(layer, rows, k, v)
-        return [Row(a, b) for a, b in zip(k, v, strict=True)]
-
-    def expected(self, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
-        """The row's values after its tier's loss."""
-        code = torch.tensor([row.tier], dtype=torch.int32)
-        kernels.write_rows(self.scratch, code, row.k[None], row.v[None])
-        k, v = kernels.read_rows(self.scratch, code, torch.float32)
-        return k[0], v[0]
+        kv = (torch.randn(shape, generator=self.random) * 4).to(torch.bfloat16)
+        self.store.write(layer, rows, kv[0], kv[1])
+        kept, lossy = kv.float(), torch.stack([roundtrip(kv[0]), roundtrip(kv[1])])
+        return [
+            Row({Tier.ORIGINAL: kept[:, i], Tier.QUANTIZED: lossy[:, i]}) for i in range(len(rows))
+        ]
 
     # Checks
 
@@ -118,19 +117,15 @@ class Shadow:
     def _view_rows(self, view: RequestView, layers: Layers) -> tuple[list[int], list[Row]]:
         state = self.store.view_state(view)
         codes: list[int] = []
-        assert view.width == max((len(rows) for rows in layers), default=0) or view.width == len(
-            state.rows[0]
-        )
+        assert state.rows.shape == (GEOMETRY.num_layers, view.width)
         for layer, rows in enumerate(layers):
             live = state.rows[layer] >= 0
             assert int(live.sum()) == len(rows)
             codes += state.rows[layer][live].tolist()
             assert state.positions[layer][live].tolist() == [row.position for row in rows]
             expected = torch.tensor([row.statistics() for row in rows]).view(-1, 2)
-            torch.testing.assert_close(state.mean[layer][live], expected[:, 0])
-            torch.testing.assert_close(
-                state.variance[layer][live], expected[:, 1], rtol=1e-3, atol=1e-6
-            )
+            assert torch.allclose(state.mean[layer][live], expected[:, 0], rtol=1e-5)
+            assert torch.allclose(state.variance[layer][live], expected[:, 1], rtol=1e-3, atol=1e-6)
             assert not state.mean[layer][~live].any()
             assert not state.variance[layer][~live].any()
         assert torch.equal(state.tiers, row_tier(state.rows))
@@ -141,10 +136,8 @@ class Shadow:
             return
         packed = torch.tensor(codes, dtype=torch.int32)
         assert row_tier(packed).tolist() == [row.tier for row in rows]
-        k, v = kernels.read_rows(self.store.arena, packed, torch.float32)
-        want = [self.expected(row) for row in rows]
-        assert torch.equal(k, torch.stack([pair[0] for pair in want]))
-        assert torch.equal(v, torch.stack([pair[1] for pair in want]))
+        kv = torch.stack(kernels.read_rows(self.store.arena, packed, torch.float32), dim=1)
+        assert torch.equal(kv, torch.stack([row.values[row.tier] for row in rows]))
 
     def _check_usage(self) -> None:
         usage = self.store.usage()
@@ -171,5 +164,6 @@ def snapshot(store: KVStore) -> list[object]:
     ]
 
 
-def plan_of(tiers: torch.Tensor) -> TierPlan:
-    return TierPlan(tiers.to(torch.int8))
+def roundtrip(x: torch.Tensor) -> torch.Tensor:
+    """What ``x`` reads back as from quantized rows, fp32."""
+    return kernels.dequantize(*kernels.quantize(x), torch.float32)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -31,10 +32,11 @@ class StoreMachine(RuleBasedStateMachine):
     def start(self, seed: int, units: int) -> None:
         self.store = KVStore(GEOMETRY, units, NUM_SLOTS, "cpu")
         self.shadow = Shadow(self.store, seed)
-        self.steps = 0
+        self.since_flush = 0
 
     # Slots
 
+    @precondition(lambda self: len(self.shadow.slots) < NUM_SLOTS)
     @rule(n=st.integers(1, 8))
     def bind_and_write(self, n: int) -> None:
         unbound = [s for s in range(1, NUM_SLOTS + 1) if s not in self.shadow.slots][:n]
@@ -48,13 +50,15 @@ class StoreMachine(RuleBasedStateMachine):
         for i, slot in enumerate(unbound):
             self.shadow.slots[slot] = [rows[i] for rows in layers]
 
-    @rule(data=st.data())
-    def publish(self, data: st.DataObject) -> None:
-        self.shadow.shared |= self._some_slots(data)
+    @precondition(lambda self: self.shadow.slots)
+    @rule()
+    def publish(self) -> None:
+        self.shadow.shared |= self._some_slots()
 
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        gone = self._some_slots(data)
+    @precondition(lambda self: self.shadow.slots)
+    @rule()
+    def release(self) -> None:
+        gone = self._some_slots()
         without_rows = [s for s in range(NUM_SLOTS + 1) if s not in self.shadow.slots][:2]
         before = self.shadow.used_units
         freed = self.store.release_slots(torch.tensor([*gone, *without_rows], dtype=torch.int64))
@@ -63,9 +67,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.shadow.shared -= gone
         assert freed == before - self.shadow.used_units
 
-    @rule(data=st.data(), layers=st.none() | st.sets(st.integers(0, NUM_LAYERS - 1), min_size=1))
-    def demote(self, data: st.DataObject, layers: set[int] | None) -> None:
-        slots = self._some_slots(data)
+    @precondition(lambda self: self.shadow.slots)
+    @rule(layers=st.none() | st.sets(st.integers(0, NUM_LAYERS - 1), min_size=1))
+    def demote(self, layers: set[int] | None) -> None:
+        slots = self._some_slots()
         before = self.shadow.used_units
         chosen = None if layers is None else sorted(layers)
         freed = self.store.demote_slots(torch.tensor(list(slots), dtype=torch.int64), chosen)
@@ -79,12 +84,10 @@ class StoreMachine(RuleBasedStateMachine):
     # Views
 
     @precondition(lambda self: self.shadow.slots)
-    @rule(
-        data=st.data(), keep=st.sampled_from([0.0, 0.3, 0.7, 1.0]), queries=st.sampled_from([1, 7])
-    )
-    def privatize(self, data: st.DataObject, keep: float, queries: int) -> None:
+    @rule(keep=st.sampled_from([0.0, 0.3, 0.7, 1.0]), queries=st.sampled_from([1, 7]))
+    def privatize(self, keep: float, queries: int) -> None:
         shadow = self.shadow
-        slots = sorted(self._some_slots(data))
+        slots = sorted(self._some_slots())
         n = len(slots)
         tiers = shadow.tiers(n, keep)
         shared = torch.tensor([slot in shadow.shared for slot in slots], dtype=torch.bool)
@@ -111,17 +114,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert made[0].rows_evicted == NUM_LAYERS * n - kept
 
     @precondition(lambda self: self.shadow.views)
-    @rule(data=st.data(), steps=st.sampled_from([1, 1, 20]))
-    def append_write_observe(self, data: st.DataObject, steps: int) -> None:
-        views = self._some_views(data)
-        for _ in range(steps):
-            self.steps += 1
-            positions = [1000 + self.steps + i for i in range(len(views))]
+    @rule(steps=st.sampled_from([1, 3, 20]))
+    def append_write_observe(self, steps: int) -> None:
+        views = self._some_views()
+        for step in range(steps):
+            positions = [1000 * step + i for i in range(len(views))]
             appended: list[torch.Tensor] = []
-            if self._refused(
-                len(views) * GEOMETRY.token_units,
-                lambda at=positions: appended.append(self.store.append_rows(views, at)),
-            ):
+            append = partial(self._append, views, positions, appended)
+            if self._refused(len(views) * GEOMETRY.token_units, append):
                 return
             for layer in range(NUM_LAYERS):
                 rows = self.shadow.write_new(layer, appended[0][layer])
@@ -129,6 +129,11 @@ class StoreMachine(RuleBasedStateMachine):
                     row.position = position
                     self.shadow.views[view][layer].append(row)
             self._observe(views)
+
+    def _append(
+        self, views: list[RequestView], positions: list[int], out: list[torch.Tensor]
+    ) -> None:
+        out.append(self.store.append_rows(views, positions))
 
     def _observe(self, views: list[RequestView]) -> None:
         index = self.store.decode_index(views)
@@ -147,9 +152,9 @@ class StoreMachine(RuleBasedStateMachine):
                     row.probs.append(prob)
 
     @precondition(lambda self: self.shadow.views)
-    @rule(data=st.data(), keep=st.sampled_from([0.0, 0.5, 0.9, 1.0]))
-    def replan(self, data: st.DataObject, keep: float) -> None:
-        view = data.draw(st.sampled_from(list(self.shadow.views)))
+    @rule(keep=st.sampled_from([0.0, 0.5, 0.9, 1.0]))
+    def replan(self, keep: float) -> None:
+        view = self.shadow.choice.choice(list(self.shadow.views))
         tiers = self.shadow.tiers(view.width, keep)
         state = self.store.view_state(view)
         self.store.replan_view(view, TierPlan(tiers))
@@ -163,14 +168,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert view.width == max(len(rows) for rows in layers)
 
     @precondition(lambda self: self.shadow.views)
-    @rule(data=st.data())
-    def drop_view(self, data: st.DataObject) -> None:
-        view = data.draw(st.sampled_from(list(self.shadow.views)))
+    @rule()
+    def drop_view(self) -> None:
+        view = self.shadow.choice.choice(list(self.shadow.views))
         rows = [row for rows in self.shadow.views.pop(view) for row in rows]
         assert self.store.release_view(view) == sum(ROW_UNITS[row.tier] for row in rows)
         assert self.store.release_view(view) == 0
 
-    @precondition(lambda self: self.steps % 5 == 4)
+    @precondition(lambda self: self.since_flush > 15)
     @rule()
     def flush(self) -> None:
         self.store.clear()
@@ -179,24 +184,25 @@ class StoreMachine(RuleBasedStateMachine):
         self.shadow.slots.clear()
         self.shadow.shared.clear()
         self.shadow.views.clear()
-        self.steps += 1
+        self.since_flush = 0
 
     @invariant()
     def store_equals_model(self) -> None:
         if hasattr(self, "shadow"):
             self.shadow.check()
+            self.since_flush += 1
 
     # Helpers
 
-    def _some_slots(self, data: st.DataObject) -> set[int]:
-        bound = sorted(self.shadow.slots)
-        return data.draw(st.sets(st.sampled_from(bound))) if bound else set()
+    def _some_slots(self) -> set[int]:
+        choice, bound = self.shadow.choice, sorted(self.shadow.slots)
+        return set(choice.sample(bound, min(len(bound), choice.randint(1, 8))))
 
-    def _some_views(self, data: st.DataObject) -> list[RequestView]:
+    def _some_views(self) -> list[RequestView]:
         views = list(self.shadow.views)
-        return data.draw(st.lists(st.sampled_from(views), min_size=1, unique_by=id))
+        return self.shadow.choice.sample(views, self.shadow.choice.randint(1, len(views)))
 
-    def _refused(self, needed: int, call: Any) -> bool:
+    def _refused(self, needed: int, call: Callable[[], object]) -> bool:
         """Make the call. It must fail exactly when the bytes are gone, and then change nothing."""
         if needed <= self.shadow.free_units:
             call()
@@ -238,7 +244,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 StoreMachine.TestCase.settings = settings(
     max_examples=40,
-    stateful_step_count=40,
+    stateful_step_count=50,
     deadline=None,
     # A failing history is short as it is, and shrinking one takes minutes.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
