@@ -27,6 +27,8 @@ from typing import IO
 import psutil
 
 MARK = "ARKV_LOCAL_RAY"
+# Short, since Ray keeps unix sockets below it and their paths are limited to 107 bytes.
+BASE = Path("/tmp")
 PREFIX = "arkv-ray-"
 OWNER = "owner.json"
 ADDRESS = "127.0.0.2"  # Ray rewrites 127.0.0.1 to the address of the network card.
@@ -72,8 +74,7 @@ def local_ray(num_cpus: int = 2, object_store_bytes: int = 200_000_000) -> Itera
     _remove_leftovers()
     with ExitStack() as stack:
         stack.enter_context(_sigterm_unwinds())
-        # Short, since Ray keeps unix sockets below it and their paths are limited to 107 bytes.
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=BASE))
         stack.callback(_stop, folder)
         _write_owner(folder)
         yield _start(folder, num_cpus, object_store_bytes)
@@ -161,7 +162,7 @@ def _write_owner(folder: Path) -> None:
 
 def _remove_leftovers() -> None:
     """Stop the clusters of owners that were killed before they could."""
-    for owner in Path("/tmp").glob(f"{PREFIX}*/{OWNER}"):
+    for owner in BASE.glob(f"{PREFIX}*/{OWNER}"):
         with suppress(OSError, ValueError, KeyError):
             if owner.stat().st_uid == os.getuid() and not _runs(json.loads(owner.read_text())):
                 _stop(owner.parent)

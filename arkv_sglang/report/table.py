@@ -11,7 +11,7 @@ from rich.table import Table
 
 from arkv_sglang.report.text import show_bytes, show_number
 
-WIDTH = 132
+WIDTH = 140
 
 
 def format_table(report: Mapping[str, Any]) -> str:
