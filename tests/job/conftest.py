@@ -46,11 +46,12 @@ def documents(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def config(tmp_path: Path, documents: Path, model: Path) -> dict[str, Any]:
-    """The demo's configuration, made for five short answers of two engines."""
+    """The demo's configuration, made for five short answers of two engines of stock SGLang."""
     config = yaml.safe_load((ROOT / "configs/demo.yaml").read_text())
     config["input"] |= {"path": str(documents), "format": "auto"}
     config["output"]["dir"] = str(tmp_path / "out")
     config["engine"]["model_path"] = str(model)
+    config["engine"] |= {"kv_policy": "none", "kv_policy_config": None}
     config["sampling"]["max_new_tokens"] = 16
     config["run"] |= {"max_failure_rate": 0.5, "progress_period_s": 2.0}
     return config
