@@ -51,9 +51,13 @@ async def run_job(
     monitor = Monitor(scheduler, committer.by_status, say)
     try:
         await _run_watched(scheduler, monitor, config)
-    finally:
-        # Also when the run is stopped: what is done is kept.
+    except RunFailed:
+        # No engine started: nothing was done that is worth keeping.
+        raise
+    except BaseException:
         committer.commit()
+        raise
+    committer.commit()
     say(monitor.line())
     run = {
         "id": run_id,

@@ -81,6 +81,12 @@ def test_a_stopped_run_keeps_what_is_done(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "summaries")["doc_id"].to_pylist() == ["d0"]
 
 
+def test_a_run_without_engines_leaves_no_rows_behind(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="no engine started"):
+        run(tmp_path, [FakeEngine(starts=False)], [BadDocument("bad", "empty")] * 3)
+    assert not list((tmp_path / "summaries").iterdir())
+
+
 def test_an_engine_without_telemetry_says_so_once_and_is_used(tmp_path: Path) -> None:
     class Mute(FakeEngine):
         async def sample(self) -> dict[str, float]:

@@ -1,0 +1,66 @@
+"""The parts of the job's program that need Ray's names but no cluster."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, RayError
+
+from arkv_sglang.batch.config import JobConfig
+from jobs.longdoc import actor_options, reason, until_terminated
+
+
+def configured(tmp_path: Path, **engines: Any) -> JobConfig:
+    return JobConfig.model_validate(
+        {
+            "input": {"path": "documents.jsonl"},
+            "engine": {"model_path": "some/model"},
+            "engines": engines,
+            "output": {"dir": str(tmp_path)},
+        }
+    )
+
+
+def test_an_engine_on_the_cpu_sees_no_gpu_and_has_its_threads(tmp_path: Path) -> None:
+    env = {"SGLANG_PLATFORM": "arkv_cpu"}
+    options = actor_options(configured(tmp_path, num_gpus=0, num_cpus=2, env=env, window_docs=7))
+    assert options["runtime_env"]["env_vars"] == {
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "2",
+        "SGLANG_PLATFORM": "arkv_cpu",
+    }
+    assert options["max_task_retries"] == 0 and options["concurrency_groups"]["generate"] == 7
+
+
+def test_an_engine_on_a_gpu_keeps_what_ray_gives_it(tmp_path: Path) -> None:
+    options = actor_options(configured(tmp_path, num_gpus=0.5))
+    assert options["num_gpus"] == 0.5 and options["runtime_env"]["env_vars"] == {}
+
+
+def test_reasons_are_the_line_that_says_it() -> None:
+    assert reason(RayError("Traceback:\n  File x\nValueError: no room\n")) == "ValueError: no room"
+    assert reason(ActorDiedError()) == "The actor died unexpectedly before finishing this task."
+    assert reason(RayError()) == "RayError"
+
+
+def test_sigterm_cancels_the_run_in_time_to_commit() -> None:
+    committed = False
+
+    async def run() -> None:
+        nonlocal committed
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            committed = True
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(until_terminated(run()))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert committed
