@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 import torch
 
-from arkv_sglang.core import ROW_UNITS, STORED_TIERS, Arena, Tier, row_tier, row_unit
+from arkv_sglang.core import (
+    ROW_UNITS,
+    STORED_TIERS,
+    Arena,
+    Geometry,
+    Tier,
+    row_tier,
+    row_unit,
+)
 from arkv_sglang.kernels.reference.e4m3 import HALF_BIAS_GAP, power_of_two, widen
 from arkv_sglang.kernels.reference.layout import BLOCK, BlockLayout, block_layout
 
@@ -25,14 +33,13 @@ class _Part:
     """The rows of one tier, in N blocks. Index tensors are int64.
 
     ``positions``: where they are in kv_rows; None: they are all of it.
-    ``units`` [N * BLOCK]: the rows in the arena. ``lines`` [N * H * BLOCK]: their head vectors.
+    ``units`` [N * BLOCK]: where they are in the arena.
     """
 
     tier: Tier
     positions: torch.Tensor | None
     layout: BlockLayout
     units: torch.Tensor
-    lines: torch.Tensor
 
 
 def decode_attention(
@@ -46,7 +53,7 @@ def decode_attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     batch, num_heads, head_dim = q.shape
     queries = (q.float() * scale).view(batch, arena.geometry.num_kv_heads, -1, head_dim)
-    parts = _parts(arena, kv_rows, kv_indptr, kv_lens)
+    parts = _parts(kv_rows, kv_indptr, kv_lens)
     weights = [_logits(queries, arena, part) for part in parts]
     _softmax(weights, parts, batch)
 
@@ -61,32 +68,26 @@ def decode_attention(
     return out, probs
 
 
-def _parts(arena: Arena, rows: torch.Tensor, indptr: torch.Tensor, lens: list[int]) -> list[_Part]:
+def _parts(rows: torch.Tensor, indptr: torch.Tensor, lens: list[int]) -> list[_Part]:
     if rows.numel() == 0:
         return []
     tiers = row_tier(rows)
     lowest, highest = (int(x) for x in torch.aminmax(tiers))
     if lowest == highest:
         uniform = Tier(lowest)
-        return [] if uniform == Tier.EVICTED else [_part(arena, rows, uniform, None, lens)]
+        return [] if uniform == Tier.EVICTED else [_part(rows, uniform, None, lens)]
     parts = []
     for tier in STORED_TIERS:
         positions = (tiers == tier).nonzero().squeeze(1)
         if positions.numel():
             tier_lens = torch.searchsorted(positions, indptr.long()).diff().tolist()
-            parts.append(_part(arena, rows[positions], tier, positions, tier_lens))
+            parts.append(_part(rows[positions], tier, positions, tier_lens))
     return parts
 
 
-def _part(
-    arena: Arena, rows: torch.Tensor, tier: Tier, positions: torch.Tensor | None, lens: list[int]
-) -> _Part:
+def _part(rows: torch.Tensor, tier: Tier, positions: torch.Tensor | None, lens: list[int]) -> _Part:
     layout = block_layout(tuple(lens), rows.device)
-    num_kv_heads = arena.geometry.num_kv_heads
-    units = row_unit(rows.index_select(0, layout.source))
-    heads = torch.arange(num_kv_heads, device=rows.device).unsqueeze(1)
-    lines = (units // ROW_UNITS[tier] * num_kv_heads).view(-1, 1, BLOCK) + heads
-    return _Part(tier, positions, layout, units, lines.view(-1))
+    return _Part(tier, positions, layout, row_unit(rows.index_select(0, layout.source)))
 
 
 def _logits(queries: torch.Tensor, arena: Arena, part: _Part) -> torch.Tensor:
@@ -142,40 +143,39 @@ def _factors(scales: torch.Tensor, part: _Part) -> torch.Tensor:
 
 
 class _Scratch:
-    """Buffers for ``n`` head vectors on their way from bytes to fp32."""
+    """Buffers for ``n`` blocks on their way from the arena's bytes to fp32."""
 
-    def __init__(self, n: int, tier: Tier, head_dim: int, like: torch.Tensor) -> None:
-        self.raw = like.new_empty(n, like.shape[1])
-        self.values = like.new_empty(n // BLOCK, BLOCK, head_dim, dtype=torch.float32)
-        self.bits = None
-        if tier == Tier.QUANTIZED:
-            self.bits = like.new_empty(n, head_dim, dtype=torch.int16)
+    def __init__(self, n: int, tier: Tier, geometry: Geometry, words: torch.Tensor) -> None:
+        shape = (n, geometry.num_kv_heads, BLOCK, geometry.head_dim)
+        self.raw = words.new_empty(n * BLOCK, words.shape[1])
+        stored = self.raw.view(torch.int8 if tier == Tier.QUANTIZED else torch.bfloat16)
+        self.by_head = stored.view(n, BLOCK, *shape[1::2]).transpose(1, 2)
+        self.bits = words.new_empty(shape if tier == Tier.QUANTIZED else 0, dtype=torch.int16)
+        self.values = words.new_empty(shape, dtype=torch.float32)
 
     def convert(self) -> torch.Tensor:
-        """fp32 [n / BLOCK, BLOCK, D] of ``raw``."""
-        if self.bits is None:
-            rows = self.raw.view(torch.bfloat16)
-        else:
-            rows = widen(self.raw.view(torch.int8), self.bits)
-        return self.values.copy_(rows.view(self.values.shape))
+        """fp32 [n * H, BLOCK, D] of ``raw``."""
+        rows = widen(self.by_head, self.bits) if self.bits.numel() else self.by_head
+        return self.values.copy_(rows).flatten(0, 1)
 
 
 def _blocks(buffer: torch.Tensor, arena: Arena, part: _Part) -> Iterator[torch.Tensor]:
     """Yield fp32 [n, BLOCK, D] for the N * H block-heads in turn; the next overwrites the last."""
-    head_dim = arena.geometry.head_dim
-    vectors = _in_words(buffer.view(-1, ROW_UNITS[part.tier] * head_dim))
-    vectors_at_a_time = max(CHUNK_BYTES // (BLOCK * head_dim * 4), 1) * BLOCK
+    geometry, row_units = arena.geometry, ROW_UNITS[part.tier]
+    words = _in_words(buffer.view(-1, buffer.shape[1] * row_units))
+    rows = part.units // row_units
+    step = max(CHUNK_BYTES // (BLOCK * geometry.num_kv_heads * geometry.head_dim * 4), 1)
     scratch = None
-    for lines in part.lines.split(vectors_at_a_time):
-        if scratch is None or scratch.raw.shape[0] != lines.numel():
-            scratch = _Scratch(lines.numel(), part.tier, head_dim, vectors)
-        torch.index_select(vectors, 0, lines, out=scratch.raw)
+    for chunk in rows.split(step * BLOCK):
+        if scratch is None or scratch.raw.shape[0] != chunk.numel():
+            scratch = _Scratch(chunk.numel() // BLOCK, part.tier, geometry, words)
+        torch.index_select(words, 0, chunk, out=scratch.raw)
         yield scratch.convert()
 
 
-def _in_words(vectors: torch.Tensor) -> torch.Tensor:
-    """uint8 ``vectors`` viewed in the widest integers that divide them: they gather faster."""
+def _in_words(rows: torch.Tensor) -> torch.Tensor:
+    """uint8 ``rows`` viewed in the widest integers that divide them: they gather faster."""
     for word in (torch.int64, torch.int32, torch.int16):
-        if vectors.shape[1] % word.itemsize == 0:
-            return vectors.view(word)
-    return vectors
+        if rows.shape[1] % word.itemsize == 0:
+            return rows.view(word)
+    return rows

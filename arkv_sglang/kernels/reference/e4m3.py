@@ -29,7 +29,7 @@ def power_of_two(biased_exponent: torch.Tensor) -> torch.Tensor:
 
 
 def widen(data: torch.Tensor, half_bits: torch.Tensor) -> torch.Tensor:
-    """fp16 values times 2**-8 of e4m3 bytes ``data``, made in the int16 buffer ``half_bits``."""
-    half_bits.copy_(data.view(torch.int8))
+    """fp16 values times 2**-8 of int8 views of e4m3 bytes, in the int16 buffer ``half_bits``."""
+    half_bits.copy_(data)
     half_bits.mul_(128).bitwise_and_(~0x4000)  # the sign was copied into the exponent's top bit
     return half_bits.view(torch.float16)

@@ -26,7 +26,8 @@ def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantize(data: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    half = widen(data, torch.empty(data.shape, dtype=torch.int16, device=data.device))
+    bits = torch.empty(data.shape, dtype=torch.int16, device=data.device)
+    half = widen(data.view(torch.int8), bits)
     factor = power_of_two(scale.to(torch.int32) + HALF_BIAS_GAP)
     return (half.to(torch.float32) * factor.unsqueeze(-1)).to(dtype)
 
