@@ -32,6 +32,8 @@ BASE = Path("/tmp")
 PREFIX = "arkv-ray-"
 OWNER = "owner.json"
 ADDRESS = "127.0.0.2"  # Ray rewrites 127.0.0.1 to the address of the network card.
+# Ray gives a node 30 s to come up, which a busy machine may need more than; a port may be taken.
+START_ATTEMPTS = 3
 PORT_FLAGS = (
     "--port",
     "--dashboard-port",
@@ -81,22 +83,33 @@ def local_ray(num_cpus: int = 2, object_store_bytes: int = 200_000_000) -> Itera
 
 
 def _start(folder: Path, num_cpus: int, object_store_bytes: int) -> LocalRay:
-    ports = dict(zip(PORT_FLAGS, _free_ports(len(PORT_FLAGS)), strict=True))
-    url = f"http://127.0.0.1:{ports['--dashboard-port']}"
-    env = _environment(folder, url)
+    options = [f"--num-cpus={num_cpus}", f"--object-store-memory={object_store_bytes}"]
+    log = folder / "start.log"
+    for _ in range(START_ATTEMPTS):
+        ports = dict(zip(PORT_FLAGS, _free_ports(len(PORT_FLAGS)), strict=True))
+        url = f"http://127.0.0.1:{ports['--dashboard-port']}"
+        env = _environment(folder, url)
+        flags = [f"{flag}={port}" for flag, port in ports.items()]
+        if _run_ray_start([*options, *flags], folder, env, log):
+            return LocalRay(url, env, folder)
+        _end_processes(folder)
+    raise RuntimeError(f"Ray must start, got {START_ATTEMPTS} failures, the last:\n{_tail(log)}")
+
+
+def _run_ray_start(options: list[str], folder: Path, env: dict[str, str], log: Path) -> bool:
     command = [_program("ray"), "start", "--head", f"--node-ip-address={ADDRESS}"]
     command += ["--dashboard-host=127.0.0.1", "--disable-usage-stats", f"--temp-dir={folder}"]
-    command += [f"--num-cpus={num_cpus}", f"--object-store-memory={object_store_bytes}"]
-    command += [f"{flag}={port}" for flag, port in ports.items()]
-    log = folder / "start.log"
     with log.open("w") as output:
         # Its own session, so that a Ctrl-C reaches us first and Ray is stopped in order.
         started = subprocess.run(
-            command, env=env, stdout=output, stderr=output, check=False, start_new_session=True
+            [*command, *options],
+            env=env,
+            stdout=output,
+            stderr=output,
+            check=False,
+            start_new_session=True,
         )
-    if started.returncode:
-        raise RuntimeError(f"Ray must start, got exit code {started.returncode}:\n{_tail(log)}")
-    return LocalRay(url, env, folder)
+    return started.returncode == 0
 
 
 def _environment(folder: Path, url: str) -> dict[str, str]:
@@ -131,6 +144,11 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _stop(folder: Path) -> None:
+    _end_processes(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_processes(folder: Path) -> None:
     processes = _marked(folder)
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -143,7 +161,6 @@ def _stop(folder: Path) -> None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=2)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _marked(folder: Path) -> list[psutil.Process]:

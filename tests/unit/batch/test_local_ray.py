@@ -83,3 +83,25 @@ def test_a_signal_stops_what_was_started(sent: signal.Signals) -> None:
 def test_ports_are_free_and_all_different() -> None:
     ports = local_ray._free_ports(9)
     assert len(set(ports)) == 9
+
+
+def test_a_start_that_fails_is_tried_again_with_other_ports(
+    tmp_path: Path, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[list[str]] = []
+    halves: list[subprocess.Popen[bytes]] = []
+
+    def run(options: list[str], folder: Path, env: dict[str, str], log: Path) -> bool:
+        tried.append(options)
+        halves.append(spawn(str(folder)))
+        log.write_text(f"no luck {len(tried)}")
+        return len(tried) == 2
+
+    monkeypatch.setattr(local_ray, "_run_ray_start", run)
+    cluster = local_ray._start(tmp_path, 2, 1000)
+    assert tried[0] != tried[1] and f"--dashboard-port={cluster.dashboard_url[-5:]}" in tried[1]
+    assert not psutil.pid_exists(halves[0].pid) and psutil.pid_exists(halves[1].pid)
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(local_ray, "_run_ray_start", lambda *_: False)
+    with pytest.raises(RuntimeError, match="Ray must start, got 3 failures, the last:\nno luck 2"):
+        local_ray._start(tmp_path, 2, 1000)
