@@ -15,12 +15,11 @@ from arkv_sglang.kernels.reference.e4m3 import (
 
 
 def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    x = x.to(torch.float32)
-    amax = x.abs().amax(-1)
+    amax = x.abs().amax(-1).to(torch.float32)
     if amax.isnan().any():
         raise ValueError("x must hold numbers, got NaN.")
     scale = scale_bytes(amax)
-    scaled = x * power_of_two(254 - scale).unsqueeze(-1)
+    scaled = x.to(torch.float32) * power_of_two(254 - scale).unsqueeze(-1)
     data = scaled.clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
     return data.view(torch.uint8), scale.to(torch.uint8)
 

@@ -74,8 +74,8 @@ def attention(
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
     """fp64 attention [T, Hq, D] of ``q`` over ``k``, ``v`` [S, H, D] where ``seen`` [T, S].
 
-    Also the probabilities [Hq, T, S], and a bound of the relative error of fp32 probabilities: sums of D
-    products for the logits (twice: numerator and sum), S terms for the sum, and a few roundings.
+    Also the probabilities [Hq, T, S], and a bound of the relative error of fp32 probabilities: sums
+    of D products for the logits (twice: numerator and sum), S terms for the sum, a few roundings.
     """
     group = q.shape[1] // k.shape[1]
     q = q.double()
