@@ -69,9 +69,7 @@ class ArkvConfig:
     pooling: Pooling | None = None
     slack: Annotated[float, Number, Field(ge=0, le=4)] = 0.1
     scorer: Literal["heavy-hitter"] = "heavy-hitter"
-    gamma: Annotated[float, Number, Field(ge=0, allow_inf_nan=False)] = (
-        PAPER_GAMMA
-    )
+    gamma: Annotated[float, Number, Field(ge=0, allow_inf_nan=False)] = PAPER_GAMMA
     tau: tuple[Positive, Positive, Positive] = PAPER_TAU
 
     def __post_init__(self) -> None:
@@ -188,4 +186,6 @@ def _one_sentence(error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if not location:
         return f"{CONFIG_FLAG}: {message}"
-    return f"{CONFIG_FLAG} field {location} is {first['input']!r}: {message[0].lower()}{message[1:]}"
+    return (
+        f"{CONFIG_FLAG} field {location} is {first['input']!r}: {message[0].lower()}{message[1:]}"
+    )

@@ -132,7 +132,7 @@ class ArkvRadixCache(RadixCache):
 
     def bytes_by_tier(self) -> dict[Tier, int]:
         """Arena bytes of all nodes, locked or not."""
-        found = {tier: 0 for tier in STORED_TIERS}
+        found = dict.fromkeys(STORED_TIERS, 0)
         for node in self._nodes():
             tier = Tier.QUANTIZED if _is_demoted(node) else Tier.ORIGINAL
             found[tier] += len(node.value) * ROW_UNITS[tier]

@@ -55,9 +55,7 @@ class ArkvAllocator(TokenToKVPoolAllocator):
     def create_prefill_budget(
         self, tree_cache: Any, *, num_mixed_decode_tokens: int = 0
     ) -> ArkvPrefillBudget:
-        return ArkvPrefillBudget(
-            self, tree_cache, num_mixed_decode_tokens=num_mixed_decode_tokens
-        )
+        return ArkvPrefillBudget(self, tree_cache, num_mixed_decode_tokens=num_mixed_decode_tokens)
 
     def evict_to_free_tokens(self, tree_cache: Any, num_tokens: int) -> None:
         super().evict_to_free_tokens(tree_cache, num_tokens)

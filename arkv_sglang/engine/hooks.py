@@ -31,8 +31,9 @@ from arkv_sglang.engine.server_args import ArkvServerArgs
 
 Call = Callable[..., Any]
 
-# The scheduler process's controller; None in other processes and under the policy `none`.
+# The scheduler process's own; None in other processes and under the policy `none`.
 _controller: Controller | None = None
+_pool_size: PoolSize | None = None
 
 
 def _active() -> bool:
@@ -44,6 +45,7 @@ def _active() -> bool:
 
 def size_pool(config: Any, configurator: Any, *_: Any, **__: Any) -> Any:
     """Stock token count x stock bytes per token = the bytes that we may use."""
+    global _pool_size
     if not _active():
         return config
     geometry = _geometry(configurator)
@@ -56,7 +58,7 @@ def size_pool(config: Any, configurator: Any, *_: Any, **__: Any) -> Any:
             f"{config.max_total_num_tokens} tokens; raise --max-total-tokens or "
             "--mem-fraction-static"
         )
-    configurator.arkv_size = size
+    _pool_size = size
     config.max_total_num_tokens = size.num_slots
     return config
 
@@ -72,9 +74,10 @@ def build_pool(original: Call, configurator: Any, **kwargs: Any) -> Any:
     if not _active():
         return original(configurator, **kwargs)
     config = load_config(get_memory().kv_policy, get_memory().kv_policy_config)
-    assert config is not None
+    assert config is not None and _pool_size is not None
+    num_units = _pool_size.num_units
     kwargs["mha_pool_class"] = lambda size, **pool: ArkvKVPool(
-        size, num_units=configurator.arkv_size.num_units, config=config, **pool
+        size, num_units=num_units, config=config, **pool
     )
     return original(configurator, **kwargs)
 

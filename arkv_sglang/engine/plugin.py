@@ -25,9 +25,20 @@ def register() -> None:
     if found != SGLANG_VERSION:
         _refuse_policies(found)
         return
+    if _only_detokenizes():
+        return
     from arkv_sglang.engine import hooks
 
     hooks.install()
+
+
+def _only_detokenizes() -> bool:
+    """The detokenizer needs no hook; installing them would import the whole scheduler there."""
+    managers = "sglang.srt.managers"
+    return (
+        f"{managers}.detokenizer_manager" in sys.modules
+        and f"{managers}.scheduler" not in sys.modules
+    )
 
 
 def verify_hooks() -> None:

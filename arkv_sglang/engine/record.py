@@ -23,7 +23,7 @@ class RequestRecord:
 
     def observe_slots(self, store: KVStore, slots: torch.Tensor) -> None:
         """The whole prompt, complete, in whatever tiers the tree holds it."""
-        found = {tier: 0 for tier in STORED_TIERS}
+        found = dict.fromkeys(STORED_TIERS, 0)
         for layer in range(self.geometry.num_layers):
             tiers = row_tier(store.slot_rows(layer, slots))
             for tier in STORED_TIERS:

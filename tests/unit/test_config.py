@@ -4,6 +4,7 @@ import json
 
 import pytest
 import yaml
+
 from arkv_sglang.config import ArkvConfig, ConfigError, load_config
 
 POLICIES = ["original", "quantized", "arkv-paper", "arkv"]

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from arkv_sglang.config import load_config
 from arkv_sglang.core import Geometry, Tier
 from arkv_sglang.policy import Shares, assign, protection, shares
-from hypothesis import given
-from hypothesis import strategies as st
 
 GEOMETRY = Geometry(num_layers=3, num_kv_heads=2, head_dim=64)
 NUM_TOKENS = 1000

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from arkv_sglang.config import PAPER_TAU, Pooling
 from arkv_sglang.policy import heavy_hitter, oq_ratio, pool
 
@@ -19,10 +20,7 @@ def test_pooling(kind, width, num_tokens):
     reduce = torch.mean if kind == "avg" else torch.amax
     half = width // 2
     wanted = torch.stack(
-        [
-            reduce(scores[..., max(0, t - half) : t + half + 1], dim=-1)
-            for t in range(num_tokens)
-        ],
+        [reduce(scores[..., max(0, t - half) : t + half + 1], dim=-1) for t in range(num_tokens)],
         dim=-1,
     )
     torch.testing.assert_close(pool(scores, Pooling(kind, width)), wanted)
