@@ -74,10 +74,12 @@ def test_a_killed_scheduler_loses_no_document(
 ) -> None:
     config["engines"]["max_restarts"] = 0
     config["sampling"] |= {"max_new_tokens": 200, "ignore_eos": True}
-    killer = threading.Thread(target=kill_one_scheduler, args=(cluster, tmp_path / "job.log"))
+    killer = threading.Thread(
+        target=kill_one_scheduler, args=(cluster, tmp_path / "job.log"), daemon=True
+    )
     killer.start()
     code, log = submit(config)
-    killer.join()
+    killer.join(timeout=5)
     assert code == 0, log
     rows = rows_of(tmp_path / "out")
     assert {i for i, r in rows.items() if r["status"] == "ok"} == FABLES
