@@ -138,8 +138,9 @@ def _weighted_values(weight: torch.Tensor, arena: Arena, part: _Part) -> torch.T
 
 def _factors(scales: torch.Tensor, part: _Part) -> torch.Tensor:
     """fp32 [N, H, 1, BLOCK]: what the widened e4m3 values of each row are to be multiplied by."""
-    exponents = scales.index_select(0, part.units).view(part.layout.num_blocks, BLOCK, 1, -1)
-    return power_of_two(exponents.to(torch.int32) + HALF_BIAS_GAP).transpose(1, 3)
+    by_row = scales.index_select(0, part.units).view(part.layout.num_blocks, BLOCK, -1)
+    by_head = by_row.transpose(1, 2).contiguous().unsqueeze(2)
+    return power_of_two(by_head.to(torch.int32) + HALF_BIAS_GAP)
 
 
 class _Scratch:
