@@ -31,8 +31,10 @@ class RowPool:
     ) -> None:
         self.arena = Arena.allocate(geometry, num_units, device)
         values = _MOVE_VALUES_CPU if device.type == "cpu" else _MOVE_VALUES
-        self._move_rows = max(1, values // (geometry.num_kv_heads * geometry.head_dim))
         sizes = tuple(ROW_UNITS.values())
+        # Whole groups of rows that shrink into each other's units: see ``move`` and ``_shrink``.
+        groups = values // (geometry.num_kv_heads * geometry.head_dim * max(sizes))
+        self._move_rows = max(1, groups) * max(sizes)
         self.allocator = UnitAllocator(self.arena.num_units, sizes, relocate, device)
 
     def take(self, tier: Tier, n: int) -> torch.Tensor:
@@ -53,7 +55,10 @@ class RowPool:
         return rows
 
     def move(self, src: torch.Tensor, dst: torch.Tensor) -> None:
-        """Copy rows [n] to rows [n] of the same or a smaller tier; each may overlap its target."""
+        """Copy rows [n] to rows [n] of the same or a smaller tier.
+
+        Targets may overlap sources within each aligned group of as many rows as fit in the largest.
+        """
         n = self._move_rows
         for some_src, some_dst in zip(src.split(n), dst.split(n), strict=True):
             kernels.move_rows(self.arena, some_src, some_dst)
@@ -61,34 +66,43 @@ class RowPool:
     def retier(
         self, rows: torch.Tensor, target: torch.Tensor, counts: RowCounts
     ) -> tuple[torch.Tensor, int]:
-        """Shrink rows in place to ``target`` (reachable tiers) and free what they give up.
+        """Shrink rows to ``target`` (reachable tiers) in their own units, freeing the others.
 
         Returns the new codes and the units freed; ``counts`` of the owner follow.
         """
         source = row_tier(rows)
-        shrinks = (target > source) & (source >= 0)
-        result = torch.where(target < 0, NO_ROW, row_code(row_unit(rows), target))
-        self.move(rows[shrinks], result[shrinks])
+        result = torch.where(target < 0, NO_ROW, rows)
         free = self.allocator.free_units
         for old in STORED_TIERS:
             for new in (to for to in ALL_TIERS if units_of(to) < units_of(old)):
-                given = row_unit(rows[(source == old) & (target == new)])
-                if len(given):
-                    self._give(given, old, new)
-                    counts[old] -= len(given)
-                    if new in counts:
-                        counts[new] += len(given)
+                chosen = (source == old) & (target == new)
+                units = row_unit(rows[chosen])
+                if not len(units):
+                    continue
+                counts[old] -= len(units)
+                if new == Tier.EVICTED:
+                    self.allocator.give(ROW_UNITS[old], units)
+                else:
+                    result[chosen] = self._shrink(units, old, new)
+                    counts[new] += len(units)
         return result, self.allocator.free_units - free
+
+    def _shrink(self, units: torch.Tensor, old: Tier, new: Tier) -> torch.Tensor:
+        """Rows at ``units`` int64 [n] become ``new``, packed so that whole old rows come free."""
+        size, ratio = ROW_UNITS[old], ROW_UNITS[old] // ROW_UNITS[new]
+        whole = len(units) - len(units) % ratio
+        groups, rest = units[:whole].view(-1, ratio), units[whole:]
+        places = torch.arange(0, size, ROW_UNITS[new], device=units.device)
+        packed = torch.cat([(groups[:, :1] + places).flatten(), rest])
+        rows = row_code(packed, new)
+        self.move(row_code(units, old), rows)
+        self.allocator.give(size, groups[:, 1:].flatten())
+        self.allocator.give_tails(rest, size, ROW_UNITS[new])
+        return rows
 
     def free(self, rows: torch.Tensor, counts: RowCounts) -> int:
         """Free ``rows`` (any without a row are fine); returns the units freed."""
         return self.retier(rows, torch.full_like(rows, Tier.EVICTED, dtype=torch.int8), counts)[1]
-
-    def _give(self, units: torch.Tensor, old: Tier, new: Tier) -> None:
-        if new == Tier.EVICTED:
-            self.allocator.give(ROW_UNITS[old], units)
-        else:
-            self.allocator.give_tails(units, ROW_UNITS[old], ROW_UNITS[new])
 
 
 def retarget(rows: torch.Tensor, remap: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

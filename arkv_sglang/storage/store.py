@@ -102,8 +102,8 @@ class KVStore:
     def demote_slots(self, slots: torch.Tensor, layers: Sequence[int] | None = None) -> int:
         """Quantize the ORIGINAL rows of ``slots`` (int64 [n], distinct) in ``layers`` (None: all).
 
-        Each stays with its slot, in the first unit of its own pair. Returns the units freed. Raises
-        ``ValueError`` for a slot that occurs twice.
+        Each stays with its slot; two share the pair of the first, so that whole pairs come free.
+        Returns the units freed. Raises ``ValueError`` for a slot that occurs twice.
         """
         check_distinct(slots)
         chosen = range(self.geometry.num_layers) if layers is None else sorted(set(layers))

@@ -11,7 +11,6 @@ import torch
 from arkv_sglang.core import NO_ROW, row_tier
 from arkv_sglang.storage.views import MAX_COUNT, DecodeIndex, RequestView, ViewState
 
-_FIRST_COLUMNS = 256
 _LISTS = ("rows", "positions", "mean", "spread", "count")
 
 
@@ -23,8 +22,17 @@ class ViewLists:
     no gap fits, the lists are laid out anew: in place while there is room, else a sixteenth larger.
     """
 
-    def __init__(self, num_layers: int, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        num_layers: int,
+        device: torch.device | str,
+        first_columns: int = 256,
+        reserve: int = 16,
+    ) -> None:
+        """``reserve``: columns that a segment has to spare, beside a 32nd of its width."""
         self._num_layers = num_layers
+        self._first_columns = first_columns
+        self._reserve = reserve
         self._device = device
         self.live: list[RequestView] = []
         self.reset()
@@ -34,12 +42,12 @@ class ViewLists:
         for view in self.live:
             view.live = False
         self.live = []
-        self.rows = self._new(_FIRST_COLUMNS, torch.int32, NO_ROW)
-        self.positions = self._new(_FIRST_COLUMNS, torch.int32)
-        self.mean = self._new(_FIRST_COLUMNS, torch.float32)
+        self.rows = self._new(self._first_columns, torch.int32, NO_ROW)
+        self.positions = self._new(self._first_columns, torch.int32)
+        self.mean = self._new(self._first_columns, torch.float32)
         # Population variance: it needs no case for the first observation. ``state`` corrects it.
-        self.spread = self._new(_FIRST_COLUMNS, torch.float32)
-        self.count = self._new(_FIRST_COLUMNS, torch.int16)
+        self.spread = self._new(self._first_columns, torch.float32)
+        self.count = self._new(self._first_columns, torch.int16)
 
     def _new(self, columns: int, dtype: torch.dtype, fill: int = 0) -> torch.Tensor:
         shape = (self._num_layers, columns)
@@ -60,7 +68,7 @@ class ViewLists:
 
     def add(self, width: int) -> RequestView:
         """An empty view with room for ``width`` columns and a reserve."""
-        capacity = _with_reserve(width)
+        capacity = self._with_reserve(width)
         view = RequestView(self._find_gap(capacity), capacity)
         insort(self.live, view, key=lambda v: v.start)
         return view
@@ -78,7 +86,7 @@ class ViewLists:
                 self._grow(view)
 
     def _grow(self, view: RequestView) -> None:
-        capacity = _with_reserve(view.width + 1)
+        capacity = self._with_reserve(view.width + 1)
         after = [v.start for v in self.live if v.start > view.start]
         if view.start + capacity <= min(after, default=self.columns):
             view.capacity = capacity
@@ -90,6 +98,9 @@ class ViewLists:
         self._blank(old.start, old.stop)
         view.start, view.capacity = start, capacity
         self.live.sort(key=lambda v: v.start)
+
+    def _with_reserve(self, width: int) -> int:
+        return width + self._reserve + width // 32
 
     def _find_gap(self, capacity: int) -> int:
         end = 0
@@ -214,7 +225,3 @@ def _sums_before(lengths: Iterable[int]) -> list[int]:
 
 def _span(start: int, width: int) -> slice:
     return slice(start, start + width)
-
-
-def _with_reserve(width: int) -> int:
-    return width + 16 + width // 32

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from arkv_sglang.core import NO_ROW, Geometry, Tier, TierPlan, row_tier
+from arkv_sglang.core import NO_ROW, Geometry, Tier, TierPlan, row_tier, row_unit
 from arkv_sglang.kernels import api as kernels
 from arkv_sglang.storage.allocator import OutOfUnits
 from arkv_sglang.storage.store import KVStore
@@ -84,12 +84,37 @@ def test_a_quantized_row_is_not_restored(store: KVStore) -> None:
     assert store.view_state(view).tiers.tolist() == [[O, O], [Q, Q]]
 
 
-def test_a_demoted_row_lies_in_the_first_unit_of_its_pair(store: KVStore) -> None:
+def test_demoted_rows_share_a_pair_so_that_whole_pairs_come_free(store: KVStore) -> None:
+    slots = slots_of(1, 2, 3)
+    written(store, slots)
+    before = row_unit(store.table.get(slots)).flatten()
+    assert store.demote_slots(slots) == 6
+    after = row_unit(store.table.get(slots)).flatten()
+    first = before[::2].repeat_interleave(2)
+    assert torch.equal(after, first + torch.tensor([0, 1] * 3))
+    assert len(store.pool.allocator.free_blocks(1)) == 0
+
+
+def test_an_odd_demoted_row_keeps_the_first_unit_of_its_pair(store: KVStore) -> None:
     slots = slots_of(1)
     written(store, slots)
     rows = store.table.get(slots)
+    store.demote_slots(slots, layers=[1])
+    assert store.table.get(slots).tolist() == [[int(rows[0])], [int(rows[1]) + Q - O]]
+
+
+def test_many_rows_shrink_right_across_kernel_calls() -> None:
+    geometry = Geometry(num_layers=2, num_kv_heads=1, head_dim=8)
+    store = KVStore(geometry, 2000, 400, "cpu")
+    store.pool._move_rows = 8
+    slots = torch.arange(1, 302)
+    k = written(store, slots)
     store.demote_slots(slots)
-    assert torch.equal(store.table.get(slots), rows + (Q - O))
+    for layer in range(2):
+        got, _ = kernels.read_rows(store.arena, store.slot_rows(layer, slots), torch.float32)
+        want = kernels.dequantize(*kernels.quantize(k[layer]), torch.float32)
+        assert torch.equal(got, want)
+    assert store.check_integrity() == []
 
 
 def test_room_that_takeover_frees_counts_for_copies() -> None:

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from arkv_sglang.core import NO_ROW, ROW_UNITS, Tier, TierPlan
 from arkv_sglang.storage.allocator import OutOfUnits
 from arkv_sglang.storage.store import KVStore
+from arkv_sglang.storage.view_lists import ViewLists
 from arkv_sglang.storage.views import RequestView
 from tests.unit.storage.shadow import GEOMETRY, Row, Shadow, snapshot
 
@@ -31,6 +32,8 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 1 << 16), units=st.sampled_from([60, 96, 121]))
     def start(self, seed: int, units: int) -> None:
         self.store = KVStore(GEOMETRY, units, NUM_SLOTS, "cpu")
+        # Small, so that segments fill up, move and grow.
+        self.store.lists = ViewLists(NUM_LAYERS, "cpu", first_columns=12, reserve=1)
         self.shadow = Shadow(self.store, seed)
         self.since_flush = 0
 
