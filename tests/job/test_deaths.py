@@ -76,7 +76,7 @@ def test_an_engine_whose_scheduler_is_killed_comes_back(
 def test_a_document_that_kills_its_engine_is_the_only_one_that_fails(
     submit: Submit, config: dict[str, Any], tmp_path: Path
 ) -> None:
-    config["engine"]["poison_tokens"] = 400
+    config["engine"]["poison_tokens"] = 500
     config["engines"]["max_restarts"] = 3
     code, log = submit(config)
     assert code == 0, log
