@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import pytest
@@ -40,8 +40,10 @@ class StoreMachine(RuleBasedStateMachine):
     # Slots
 
     @precondition(lambda self: len(self.shadow.slots) < NUM_SLOTS)
-    @rule(n=st.integers(1, 8))
-    def bind_and_write(self, n: int) -> None:
+    @rule(n=st.integers(1, 8), fill_up=st.booleans())
+    def bind_and_write(self, n: int, fill_up: bool) -> None:
+        if fill_up:
+            n = self.shadow.free_units // GEOMETRY.token_units
         unbound = [s for s in range(1, NUM_SLOTS + 1) if s not in self.shadow.slots][:n]
         slots = torch.tensor(unbound, dtype=torch.int64)
         if self._refused(len(unbound) * GEOMETRY.token_units, lambda: self.store.bind_slots(slots)):
@@ -61,21 +63,24 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.shadow.slots)
     @rule()
     def release(self) -> None:
-        gone = self._some_slots()
+        self._release(self._some_slots())
+
+    def _release(self, gone: Collection[int]) -> None:
         without_rows = [s for s in range(NUM_SLOTS + 1) if s not in self.shadow.slots][:2]
         before = self.shadow.used_units
         freed = self.store.release_slots(torch.tensor([*gone, *without_rows], dtype=torch.int64))
         for slot in gone:
             del self.shadow.slots[slot]
-        self.shadow.shared -= gone
+        self.shadow.shared -= set(gone)
         assert freed == before - self.shadow.used_units
 
     @precondition(lambda self: self.shadow.slots)
     @rule(layers=st.none() | st.sets(st.integers(0, NUM_LAYERS - 1), min_size=1))
     def demote(self, layers: set[int] | None) -> None:
-        slots = self._some_slots()
+        self._demote(self._some_slots(), None if layers is None else sorted(layers))
+
+    def _demote(self, slots: Collection[int], chosen: list[int] | None) -> None:
         before = self.shadow.used_units
-        chosen = None if layers is None else sorted(layers)
         freed = self.store.demote_slots(torch.tensor(list(slots), dtype=torch.int64), chosen)
         for slot in slots:
             for layer in range(NUM_LAYERS) if chosen is None else chosen:
@@ -169,6 +174,15 @@ class StoreMachine(RuleBasedStateMachine):
                 row.tier = Tier.EVICTED if tier < 0 else Tier(max(row.tier, tier))
             layers[layer] = [row for row in rows if row.tier != Tier.EVICTED]
         assert view.width == max(len(rows) for rows in layers)
+
+    @precondition(lambda self: len(self.shadow.slots) > 3)
+    @rule()
+    def scatter(self) -> None:
+        """Demote many slots and let half of them go: singles everywhere, and then no pairs."""
+        slots = sorted(self.shadow.slots)
+        self._demote(slots, None)
+        self._release(self.shadow.choice.sample(slots, len(slots) // 2))
+        self.bind_and_write(0, fill_up=True)
 
     @precondition(lambda self: self.shadow.views)
     @rule()
