@@ -1,0 +1,1 @@
+"""Accuracy of policies, measured where the cache is used: on decode steps."""

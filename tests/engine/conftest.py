@@ -1,0 +1,69 @@
+"""Real engines on the CPU, started once per setting and shared."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from engines import engine
+from transformers import AutoTokenizer
+
+from arkv_sglang.demo.corpus import build_corpus
+from arkv_sglang.demo.model import ensure_model
+
+INSTRUCTION = "Summarize the following text in a few sentences.\n\n"
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(ensure_model())
+
+
+@pytest.fixture(scope="session")
+def documents(tokenizer, tmp_path_factory) -> list[list[int]]:
+    """Token ids of real documents, the longest first."""
+    path = build_corpus(Path(tmp_path_factory.mktemp("corpus")) / "corpus.parquet")
+    texts = pq.read_table(path).column("text").to_pylist()
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    return sorted(ids, key=len, reverse=True)
+
+
+@pytest.fixture(scope="session")
+def prompt(tokenizer, documents):
+    """``prompt(i, n)``: a chat of exactly ``n`` tokens that asks for a summary of document i."""
+    before, after = (
+        tokenizer(part, add_special_tokens=False)["input_ids"]
+        for part in _chat_frame(tokenizer)
+    )
+
+    def make(index: int, num_tokens: int) -> list[int]:
+        body = documents[index % len(documents)]
+        body = (body * (num_tokens // len(body) + 1))[: num_tokens - len(before) - len(after)]
+        return [*before, *body, *after]
+
+    return make
+
+
+def _chat_frame(tokenizer) -> list[str]:
+    message = [{"role": "user", "content": f"{INSTRUCTION}@@@"}]
+    text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    return text.split("@@@")
+
+
+@pytest.fixture(scope="session")
+def generate():
+    """``generate(engine, ids, n)``: one greedy request; its output dict."""
+
+    def run(running: Any, ids: list[int], num_tokens: int, **kwargs: Any) -> dict[str, Any]:
+        params = {"temperature": 0, "max_new_tokens": num_tokens, "ignore_eos": True}
+        params |= kwargs.pop("sampling_params", {})
+        return running.generate(input_ids=ids, sampling_params=params, **kwargs)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def arkv():
+    """The policy as users run it: a quarter of the bytes, prompts in several chunks."""
+    with engine("arkv", {"budget": 0.25}, chunked_prefill_size=512) as running:
+        yield running

@@ -1,0 +1,118 @@
+"""Custom logit processors that look, or reach, into the scheduler process between two steps."""
+
+import gc
+import json
+from pathlib import Path
+
+import torch
+from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
+
+from arkv_sglang.cache.radix import ArkvRadixCache
+from arkv_sglang.core import STORED_TIERS, Tier, row_tier, row_unit
+
+
+def the_tree():
+    return next(found for found in gc.get_objects() if isinstance(found, ArkvRadixCache))
+
+
+class CountRunning(CustomLogitProcessor):
+    """Writes the largest number of requests that one step had to ``path``."""
+
+    def __call__(self, logits, custom_param_list=None):
+        path = Path(custom_param_list[0]["path"])
+        before = int(path.read_text()) if path.exists() else 0
+        path.write_text(str(max(before, logits.shape[0])))
+        return logits
+
+
+class Probe(CustomLogitProcessor):
+    """Calls ``actions[step]`` of this module for one request; results go to ``path`` as JSON."""
+
+    def __call__(self, logits, custom_param_list=None):
+        for params in custom_param_list:
+            req = params["__req__"]
+            action = params["actions"].get(str(len(req.output_ids)))
+            if action:
+                path = Path(params["path"])
+                results = json.loads(path.read_text()) if path.exists() else {}
+                results[action] = globals()[action](the_tree(), req)
+                path.write_text(json.dumps(results))
+        return logits
+
+
+def _view(tree, req):
+    return tree.controller.states[req.kv.req_pool_idx].view
+
+
+def _view_rows(tree, req):
+    return tree.store.view_state(_view(tree, req)).rows
+
+
+def _view_units(tree, req):
+    """Every unit of the view, whatever its tier."""
+    rows = _view_rows(tree, req)
+    rows = rows[rows >= 0]
+    first = row_unit(rows)
+    return torch.cat((first, first[row_tier(rows) == Tier.ORIGINAL] + 1))
+
+
+def _counts(tree, req):
+    tree_units = sum(
+        len(node.value) * tree.store.geometry.token_units // (2 if getattr(node, "demoted", 0) else 1)
+        for node in tree._nodes()
+    )
+    return {
+        "total": tree.store.num_units,
+        "free": tree.store.free_units,
+        "reclaimable": tree.reclaimable_units(),
+        "tree": tree_units,
+        "views": sum(
+            tree.store.view_num_rows(s.view)[tier] * (2 if tier == Tier.ORIGINAL else 1)
+            for s in tree.controller.states.values()
+            if s.view is not None
+            for tier in STORED_TIERS
+        ),
+        "integrity": tree.store.check_integrity(),
+    }
+
+
+def count_before(tree, req):
+    return _counts(tree, req)
+
+
+def count_after(tree, req):
+    return _counts(tree, req)
+
+
+def evict_tree(tree, req):
+    tree.reclaim(tree.store.num_units)
+    return _counts(tree, req)
+
+
+def zero_view(tree, req):
+    units = _view_units(tree, req)
+    tree.store.arena.k[units] = 0
+    tree.store.arena.v[units] = 0
+    return len(units)
+
+
+def damage_quantized_rows(tree, req):
+    """Flip the sign of every fp8 value of the view's V."""
+    rows = _view_rows(tree, req)
+    units = row_unit(rows[row_tier(rows) == Tier.QUANTIZED])
+    tree.store.arena.v[units] ^= 0x80
+    return len(units)
+
+
+def overwrite_everything_else(tree, req):
+    """Random bytes (no NaN patterns for bf16 or e4m3) in each unit that the view does not own."""
+    others = torch.ones(tree.store.num_units, dtype=torch.bool)
+    others[_view_units(tree, req)] = False
+    noise = torch.randint(0, 0x70, (int(others.sum()), tree.store.arena.k.shape[1]))
+    tree.store.arena.k[others] = noise.to(torch.uint8)
+    tree.store.arena.v[others] = noise.to(torch.uint8)
+    return int(others.sum())
+
+
+def check(tree, req):
+    return tree.store.check_integrity()

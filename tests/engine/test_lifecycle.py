@@ -1,0 +1,167 @@
+"""Every way a request begins and ends: right text, nothing leaked. Strict checks run when idle."""
+
+import asyncio
+import json
+
+import pytest
+from engine_probes import Probe
+from engines import engine
+
+CHUNK, WINDOW = 512, 32
+
+
+@pytest.fixture
+def settled(arkv):
+    """After the test the engine is idle, whole and still there."""
+    yield
+    found = arkv.get_server_info()["internal_states"][0]["arkv"]
+    assert found["arkv_running_requests"] == found["arkv_views_requests"] == 0
+    assert found["arkv_views_original_bytes"] == found["arkv_views_quantized_bytes"] == 0
+    assert found["arkv_prompts_original_bytes"] == found["arkv_prompts_quantized_bytes"] == 0
+    assert arkv.flush_cache().success
+    found = arkv.get_server_info()["internal_states"][0]["arkv"]
+    assert found["arkv_free_bytes"] == found["arkv_arena_bytes"]
+
+
+pytestmark = pytest.mark.usefixtures("settled")
+
+
+@pytest.mark.parametrize(
+    "num_tokens",
+    [3 * CHUNK + 100, CHUNK + 1, CHUNK + WINDOW - 1, 2 * CHUNK],
+    ids=["4-chunks", "chunk+1", "chunk+window-1", "whole-chunks"],
+)
+def test_chunks_do_not_show(arkv, prompt, generate, num_tokens):
+    """The same plan whether the window lies in one chunk or in two."""
+    ids = prompt(7, num_tokens)
+    first = generate(arkv, ids, 12)
+    # The second time all but the window comes from the tree, as one chunk.
+    second = generate(arkv, ids, 12)
+    assert second["meta_info"]["cached_tokens"] == num_tokens - WINDOW
+    assert first["output_ids"] == second["output_ids"]
+    assert first["meta_info"]["arkv"] == second["meta_info"]["arkv"]
+
+
+def test_prefix_shared_and_diverging(arkv, prompt, generate):
+    trunk = prompt(8, 1200)
+    branches = [trunk[:1000] + prompt(9 + i, 700)[-500:] for i in range(2)]
+    alone = []
+    for ids in branches:
+        arkv.flush_cache()
+        alone.append(generate(arkv, ids, 12)["output_ids"])
+    arkv.flush_cache()
+    first, second = (generate(arkv, ids, 12) for ids in branches)
+    assert second["meta_info"]["cached_tokens"] >= 1000
+    assert [first["output_ids"], second["output_ids"]] == alone
+
+
+def test_fits_its_budget(arkv, prompt, generate):
+    """Up to ``min_tokens`` nothing is compressed, and the output goes into the tree."""
+    ids = prompt(2, 300)
+    out = generate(arkv, ids, 12)
+    figures = out["meta_info"]["arkv"]
+    assert figures["times_planned"] == figures["rows_evicted"] == figures["rows_quantized"] == 0
+    assert figures["rows_original"] == 30 * (300 + 11)
+    again = generate(arkv, ids + out["output_ids"] + ids[:40], 2)
+    assert again["meta_info"]["cached_tokens"] == 300 + 11
+
+
+def test_compressed_output_stays_out_of_the_tree(arkv, prompt, generate):
+    ids = prompt(2, 800)
+    out = generate(arkv, ids, 12)
+    again = generate(arkv, ids + out["output_ids"] + ids[:40], 2)
+    assert again["meta_info"]["cached_tokens"] == 800
+
+
+def test_replanned_as_it_grows(arkv, prompt, generate):
+    out = generate(arkv, prompt(1, 700), 160)
+    figures = out["meta_info"]["arkv"]
+    assert figures["times_planned"] >= 3
+    budget = 0.25 * 1.1 * (700 + 160) * 30 * 768
+    assert figures["bytes_original"] + figures["bytes_quantized"] <= budget
+
+
+def test_one_token_needs_no_view(arkv, prompt, generate):
+    figures = generate(arkv, prompt(1, 700), 1)["meta_info"]["arkv"]
+    assert figures["times_planned"] == 0
+
+
+def test_many_at_once(arkv, prompt):
+    """More than the arena holds uncompressed: admitted, privatized, demoted, evicted, all served."""
+    prompts = [prompt(i, 1000 + 90 * i) for i in range(14)]
+    params = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
+    outs = arkv.generate(input_ids=prompts, sampling_params=params)
+    assert [len(out["output_ids"]) for out in outs] == [24] * len(prompts)
+    assert all(out["meta_info"]["arkv"]["times_planned"] >= 1 for out in outs)
+    info = arkv.get_server_info()["internal_states"][0]["arkv"]
+    assert info["arkv_nodes_demoted_total"] > 0
+
+
+def test_abort_in_mid_decode(arkv, prompt):
+    async def abort() -> dict:
+        params = {"temperature": 0, "max_new_tokens": 2000, "ignore_eos": True}
+        stream = await arkv.async_generate(
+            input_ids=prompt(3, 900), sampling_params=params, stream=True, rid="to-abort"
+        )
+        count = 0
+        async for chunk in stream:
+            count += 1
+            if count == 5:
+                arkv.tokenizer_manager.abort_request(rid="to-abort")
+            last = chunk
+        return last
+
+    last = asyncio.get_event_loop_policy().get_event_loop().run_until_complete(abort())
+    assert last["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+def test_streams_carry_figures(arkv, prompt):
+    params = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}
+    chunks = list(
+        arkv.generate(input_ids=prompt(3, 700), sampling_params=params, stream=True)
+    )
+    assert chunks[-1]["meta_info"]["arkv"]["times_planned"] == 1
+    assert not chunks[0]["meta_info"].get("arkv")
+
+
+def test_no_free_unit(prompt, generate, tmp_path):
+    """A tiny arena: views are taken over from the prompts' own units, and the text is the same."""
+    ids = [prompt(i, 1300) for i in range(4)]
+    config = {"budget": 0.3}
+    params = {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}
+    with engine("arkv", config, chunked_prefill_size=4096) as roomy:
+        wanted = [generate(roomy, each, 20)["output_ids"] for each in ids]
+    with engine("arkv", config, max_total_tokens=1700, chunked_prefill_size=4096) as tight:
+        alone = [generate(tight, each, 20)["output_ids"] for each in ids]
+        assert alone == wanted
+        outs = tight.generate(input_ids=ids, sampling_params=params)
+        assert [len(out["output_ids"]) for out in outs] == [20] * len(ids)
+        info = tight.get_server_info()["internal_states"][0]["arkv"]
+        assert info["arkv_views_taken_over_total"] > 0
+
+
+def test_forced_retraction(monkeypatch, prompt):
+    """SGLang throws running requests out every few steps; they come back and finish."""
+    monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
+    prompts = [prompt(i, 800) for i in range(3)]
+    params = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
+    with engine("arkv", {"budget": 0.25}) as running:
+        outs = running.generate(input_ids=prompts, sampling_params=params)
+        assert [len(out["output_ids"]) for out in outs] == [24] * 3
+        assert sum(out["meta_info"]["num_retractions"] for out in outs) > 0
+        info = running.get_server_info()["internal_states"][0]["arkv"]
+        assert info["arkv_views_requests"] == 0
+        assert running.flush_cache().success
+
+
+def test_integrity_between_steps(arkv, prompt, generate, tmp_path):
+    path = tmp_path / "probe.json"
+    actions = {str(step): "check" for step in range(1, 12)}
+    generate(
+        arkv,
+        prompt(5, 1100),
+        12,
+        sampling_params={"custom_params": {"actions": actions, "path": str(path)}},
+        custom_logit_processor=Probe.to_str(),
+    )
+    assert json.loads(path.read_text())["check"] == []

@@ -1,0 +1,31 @@
+"""KL over the top tokens and one bucket for the rest."""
+
+import torch
+
+from arkv_sglang.eval.divergence import top_kl
+
+
+def log_probs(*shape):
+    return torch.randn(*shape, dtype=torch.float64).log_softmax(-1)
+
+
+def test_nothing_moved():
+    same = log_probs(5, 1000)
+    assert top_kl(same, same).abs().max() < 1e-12
+
+
+def test_all_tokens_listed_is_plain_kl():
+    p, q = log_probs(3, 64), log_probs(3, 64)
+    torch.testing.assert_close(top_kl(p, q), (p.exp() * (p - q)).sum(-1), atol=1e-9, rtol=1e-6)
+
+
+def test_the_rest_is_one_bucket():
+    p = torch.tensor([0.5, 0.3, 0.1, 0.1], dtype=torch.float64).log()
+    q = torch.tensor([0.4, 0.3, 0.05, 0.25], dtype=torch.float64).log()
+    wanted = 0.5 * torch.tensor(0.5 / 0.4).log() + 0.2 * torch.tensor(0.2 / 0.3).log()
+    torch.testing.assert_close(top_kl(p, q, top=2), wanted.double(), atol=1e-7, rtol=1e-6)
+
+
+def test_never_negative():
+    p, q = log_probs(50, 500), log_probs(50, 500)
+    assert (top_kl(p, q, top=16) >= 0).all()
