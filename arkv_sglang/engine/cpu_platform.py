@@ -33,6 +33,12 @@ class ArkvCpuPlatform(CpuDeviceMixin, SRTPlatform):
     def is_pin_memory_available(self, device: Any = None) -> bool:
         return False
 
+    def post_load_model(self, model: torch.nn.Module) -> None:
+        # Imported late: SGLang is still choosing its platform when this module is loaded.
+        from arkv_sglang.engine.cpu_linear import widen_linear_layers
+
+        widen_linear_layers(model)
+
     def apply_server_args_defaults(self, server_args: Any) -> None:
         # SGLang's own default for a CPU with AMX, which needs the kernels that are not here.
         if server_args.attention_backend == "intel_amx":
