@@ -29,7 +29,11 @@ class TeacherForcing(CustomLogitProcessor):  # type: ignore[misc]
 
 
 def force(
-    engine: Any, prompts: list[list[int]], continuations: list[list[int]], folder: Path
+    engine: Any,
+    prompts: list[list[int]],
+    continuations: list[list[int]],
+    folder: Path,
+    processor: type[TeacherForcing] = TeacherForcing,
 ) -> list[torch.Tensor]:
     """Log-probabilities fp32 [N, V] at each of the N tokens of every continuation.
 
@@ -48,7 +52,7 @@ def force(
                 "ignore_eos": True,
                 "custom_params": {"token_ids": continuation, "folder": str(steps)},
             },
-            custom_logit_processor=TeacherForcing.to_str(),
+            custom_logit_processor=processor.to_str(),
         )
         files = sorted(steps.iterdir())
         found.append(torch.from_numpy(np.stack([np.load(file) for file in files])))

@@ -1,11 +1,12 @@
 """Real engines on the CPU, started once per setting and shared."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from engines import engine
+from engines import OneEngine
 from transformers import AutoTokenizer
 
 from arkv_sglang.demo.corpus import build_corpus
@@ -63,7 +64,13 @@ def generate():
 
 
 @pytest.fixture(scope="session")
-def arkv():
+def one_engine() -> Iterator[OneEngine]:
+    engine = OneEngine()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def arkv(one_engine):
     """The policy as users run it: a quarter of the bytes, prompts in several chunks."""
-    with engine("arkv", {"budget": 0.25}, chunked_prefill_size=512) as running:
-        yield running
+    return one_engine.start("arkv", {"budget": 0.25}, chunked_prefill_size=512)

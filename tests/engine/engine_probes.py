@@ -9,6 +9,7 @@ from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from arkv_sglang.cache.radix import ArkvRadixCache
 from arkv_sglang.core import STORED_TIERS, Tier, row_tier, row_unit
+from arkv_sglang.engine.teacher_forcing import TeacherForcing
 
 
 def the_tree():
@@ -116,3 +117,14 @@ def overwrite_everything_else(tree, req):
 
 def check(tree, req):
     return tree.store.check_integrity()
+
+
+class ZeroViewThenForce(TeacherForcing):
+    """Teacher forcing on a view whose rows are wiped before its first decode step is read."""
+
+    def __call__(self, logits, custom_param_list=None):
+        tree = the_tree()
+        for params in custom_param_list:
+            if len(params["__req__"].output_ids) == 1:
+                zero_view(tree, params["__req__"])
+        return super().__call__(logits, custom_param_list)

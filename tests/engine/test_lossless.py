@@ -1,0 +1,82 @@
+"""`original` with the whole budget is stock SGLang, and prefix reuse does not change a text."""
+
+import pytest
+import torch
+
+NUM_TOKENS = 24
+NEAR_TIE_NATS = 0.1
+
+
+@pytest.fixture(scope="module")
+def prompts(prompt):
+    lengths = [round(200 * 15 ** (i / 15)) for i in range(16)]
+    assert (lengths[0], lengths[-1]) == (200, 3000)
+    return [prompt(i, n) for i, n in enumerate(lengths)]
+
+
+@pytest.fixture(scope="module")
+def runs(one_engine, prompts, generate):
+    """Greedy runs, one request at a time, of stock at two chunk sizes and of `original`."""
+    whole = {"budget": 1.0, "min_tokens": 0, "when": "always"}
+    settings = {
+        "stock 512": ("none", None, 512),
+        "stock 2048": ("none", None, 2048),
+        "original 2048": ("original", whole, 2048),
+    }
+    found = {}
+    for name, (policy, config, chunk) in settings.items():
+        engine = one_engine.start(policy, config, chunked_prefill_size=chunk)
+        found[name] = [
+            generate(engine, ids, NUM_TOKENS, return_logprob=True, top_logprobs_num=2)
+            for ids in prompts
+        ]
+        if policy != "none":
+            found["reused"] = [generate(engine, ids, NUM_TOKENS) for ids in prompts[::5]]
+    return found
+
+
+def chosen(out):
+    """(log-probability, token) of each output token, and the gap to the runner-up."""
+    best = out["meta_info"]["output_top_logprobs"]
+    return [(step[0][0], step[0][1], step[0][0] - step[1][0]) for step in best]
+
+
+def noise(first, second):
+    """|difference| of log-probabilities along the texts' common beginnings."""
+    found = []
+    for one, other in zip(first, second, strict=True):
+        for (p, token, _), (q, same, _) in zip(chosen(one), chosen(other), strict=True):
+            if token != same:
+                break
+            found.append(abs(p - q))
+    return torch.tensor(found)
+
+
+def test_same_text(runs):
+    differing = []
+    for stock, ours in zip(runs["stock 2048"], runs["original 2048"], strict=True):
+        pairs = zip(chosen(stock), chosen(ours), strict=True)
+        gap = next((one[2] for one, other in pairs if one[1] != other[1]), None)
+        if gap is not None:
+            differing.append(gap)
+    assert len(differing) <= 2
+    assert all(gap <= NEAR_TIE_NATS for gap in differing)
+
+
+def test_every_request_was_planned(runs):
+    figures = [out["meta_info"]["arkv"] for out in runs["original 2048"]]
+    assert all(found["times_planned"] >= 1 for found in figures)
+    assert all(found["rows_evicted"] == found["rows_quantized"] == 0 for found in figures)
+
+
+def test_noise_is_that_of_stock(runs):
+    of_stock = noise(runs["stock 512"], runs["stock 2048"])
+    of_ours = noise(runs["original 2048"], runs["stock 2048"])
+    print(f"mean |d logprob|: stock {of_stock.mean():.5f}, ours {of_ours.mean():.5f} nats")
+    assert of_ours.mean() <= 2 * of_stock.mean()
+
+
+def test_a_reused_prefix_gives_the_same_text(runs):
+    for fresh, reused in zip(runs["original 2048"][::5], runs["reused"], strict=True):
+        assert reused["meta_info"]["cached_tokens"] > 0
+        assert fresh["output_ids"] == reused["output_ids"]

@@ -1,0 +1,60 @@
+"""Bytes run short: views take over their prompts' units, requests are thrown out and come back."""
+
+import pytest
+
+PARAMS = {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}
+CONFIG = {"budget": 0.3}
+
+
+def figures(engine):
+    return engine.get_server_info()["internal_states"][0]["arkv"]
+
+
+def one_by_one(engine, ids, generate):
+    """Text on an empty cache: prompts share an instruction, which demotion would have changed."""
+    engine.flush_cache()
+    return generate(engine, ids, 20)["output_ids"]
+
+
+def test_no_free_unit(one_engine, prompt, generate):
+    """A tiny arena: views are taken over from the prompts' own units, and the text is the same."""
+    ids = [prompt(i, 1300) for i in range(4)]
+    roomy = one_engine.start("arkv", CONFIG)
+    wanted = [one_by_one(roomy, each, generate) for each in ids]
+    assert figures(roomy)["arkv_views_taken_over_total"] == 0
+    tight = one_engine.start("arkv", CONFIG, max_total_tokens=1700)
+    assert [one_by_one(tight, each, generate) for each in ids] == wanted
+    assert figures(tight)["arkv_views_taken_over_total"] > 0
+    outs = tight.generate(input_ids=ids, sampling_params=PARAMS)
+    assert [len(out["output_ids"]) for out in outs] == [20] * len(ids)
+    assert tight.flush_cache().success
+    assert figures(tight)["arkv_free_bytes"] == figures(tight)["arkv_arena_bytes"]
+
+
+def test_two_privatized_in_one_batch(one_engine, prompt):
+    """Both prompts end in the same pass, and the arena holds no more than the two of them."""
+    tight = one_engine.start("arkv", CONFIG, max_total_tokens=1700)
+    ids = [prompt(5, 700), prompt(6, 700)]
+    outs = tight.generate(input_ids=ids, sampling_params=PARAMS)
+    assert [len(out["output_ids"]) for out in outs] == [20, 20]
+    assert all(out["meta_info"]["arkv"]["times_planned"] >= 1 for out in outs)
+
+
+def test_a_prompt_that_cannot_fit(one_engine, prompt, generate):
+    tight = one_engine.start("arkv", CONFIG, max_total_tokens=1700)
+    with pytest.raises(ValueError, match="exceeds the KV memory budget"):
+        generate(tight, prompt(0, 2500), 4)
+    assert len(generate(tight, prompt(0, 900), 4)["output_ids"]) == 4
+
+
+def test_forced_retraction(one_engine, monkeypatch, prompt):
+    """SGLang throws running requests out every few steps; they come back and finish."""
+    monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
+    one_engine.stop()
+    running = one_engine.start("arkv", {"budget": 0.25})
+    outs = running.generate(input_ids=[prompt(i, 800) for i in range(3)], sampling_params=PARAMS)
+    assert [len(out["output_ids"]) for out in outs] == [20] * 3
+    assert sum(out["meta_info"]["num_retractions"] for out in outs) > 0
+    assert figures(running)["arkv_views_requests"] == 0
+    assert running.flush_cache().success
+    one_engine.stop()
