@@ -1,7 +1,7 @@
 """The nouns that every layer of the package shares: tiers, geometry, row codes and plans.
 
-Letters in shapes, everywhere in the package: L layers, B requests, T tokens, W window queries, N rows,
-Hq query heads, H key/value heads of this rank, D head dim, U arena units, S slots.
+Letters in shapes, everywhere in the package: L layers, B requests, T tokens, W window queries, N
+rows, Hq query heads, H key/value heads of this rank, D head dim, U arena units, S slots.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TIER_BITS = 2
 
 
 class Tier(IntEnum):
-    """What a token's row is stored as. Stored tiers are in order of size; a later one is smaller."""
+    """What a token's row is stored as. Stored tiers are in order of size, the largest first."""
 
     EVICTED = -1
     ORIGINAL = 0
@@ -27,7 +27,7 @@ class Tier(IntEnum):
 
 STORED_TIERS = (Tier.ORIGINAL, Tier.QUANTIZED)
 ROW_UNITS = {Tier.ORIGINAL: 2, Tier.QUANTIZED: 1}
-"""Units of a row by tier. Powers of two of the smallest tier, so that a buddy system serves them all."""
+"""Units of a row by tier: powers of two, so that a buddy system serves them all."""
 
 
 def row_code(unit: torch.Tensor, tier: torch.Tensor | int) -> torch.Tensor:
@@ -86,8 +86,9 @@ class Geometry:
 class Arena:
     """K and V bytes in units of one fp8 row, and the power-of-two scales of the fp8 rows.
 
-    ``k``, ``v``: uint8 [U, H * D]. ``k_scale``, ``v_scale``: uint8 [U, H], biased exponents (value 2**(s - 127)).
-    A bf16 row is an aligned pair of units. Storage owns the tensors; kernels read and write them.
+    ``k``, ``v``: uint8 [U, H * D]. ``k_scale``, ``v_scale``: uint8 [U, H], biased exponents s of a
+    scale 2**(s - 127). A bf16 row is an aligned pair of units. Storage owns the tensors; kernels
+    read and write them.
     """
 
     geometry: Geometry
@@ -138,7 +139,8 @@ class Arena:
 class TierPlan:
     """Which candidate token gets which tier, per layer. Made by a policy, applied by the store.
 
-    ``tiers``: int8 [L, N], values of ``Tier``. N candidates in the caller's order (prompt slots, or a view's rows).
+    ``tiers``: int8 [L, N], values of ``Tier``. N candidates in the caller's order: prompt slots, or
+    a view's rows.
     """
 
     tiers: torch.Tensor

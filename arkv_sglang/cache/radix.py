@@ -1,4 +1,4 @@
-"""The radix tree with tiers: publishes complete nodes, demotes before it evicts, privatizes requests.
+"""The radix tree with tiers: publishes complete nodes, demotes before it evicts, privatizes.
 
 Who owns a prompt's rows, by position, after `ArkvRadixCache.checkpoint` at the end of a prompt:
 
@@ -36,7 +36,7 @@ class RequestController(Protocol):
 
 
 class ArkvRadixCache(RadixCache):
-    """`RadixCache` whose nodes hold rows of mixed tiers. Counts slots for SGLang, units for itself."""
+    """`RadixCache` of nodes with rows of mixed tiers. Counts slots for SGLang, units for itself."""
 
     def __init__(self, params: Any, controller: RequestController) -> None:
         self.controller = controller

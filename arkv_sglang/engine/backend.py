@@ -38,7 +38,7 @@ class SlotGroup:
 
 @dataclass(frozen=True)
 class ViewGroup:
-    """Decoding requests that attend to views. ``new_rows``: int32 [L, B] for this step's K and V."""
+    """Decoding requests that attend to views. ``new_rows`` int32 [L, B]: this step's K and V."""
 
     members: torch.Tensor
     index: DecodeIndex

@@ -15,7 +15,7 @@ from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 MIN_TOKENS = 64
 
 
-class WideningLinearMethod(UnquantizedLinearMethod):  # type: ignore[misc]
+class WideningLinearMethod(UnquantizedLinearMethod):
     """`UnquantizedLinearMethod` for many bf16 tokens at once; weights stay as they are."""
 
     def apply(
@@ -23,8 +23,10 @@ class WideningLinearMethod(UnquantizedLinearMethod):  # type: ignore[misc]
     ) -> torch.Tensor:
         if x.dtype != torch.bfloat16 or x.shape[:-1].numel() < MIN_TOKENS:
             return super().apply(layer, x, bias)
+        weight = layer.weight
+        assert isinstance(weight, torch.Tensor)
         wide_bias = None if bias is None else bias.float()
-        return F.linear(x.float(), layer.weight.float(), wide_bias).to(x.dtype)
+        return F.linear(x.float(), weight.float(), wide_bias).to(x.dtype)
 
 
 def widen_linear_layers(model: torch.nn.Module) -> None:

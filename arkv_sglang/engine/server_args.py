@@ -10,7 +10,7 @@ from sglang.srt.arg_groups.arg_utils import NS, A, Arg
 from arkv_sglang.config import POLICIES
 
 
-class ArkvServerArgs(stock.ServerArgs, dict=True, kw_only=True):  # type: ignore[misc, call-arg]
+class ArkvServerArgs(stock.ServerArgs, dict=True, kw_only=True):  # type: ignore[call-arg]
     """SGLang's own arguments and two more; pickled to its child processes by reference."""
 
     kv_policy: A[

@@ -137,7 +137,7 @@ def refuse_model(policy: str, model_config: Any) -> None:
     dtype = str(model_config.dtype).removeprefix("torch.")
     if dtype != "bfloat16":
         raise ConfigError(
-            f"--kv-policy {policy} needs --dtype bfloat16, since original rows are bf16, got {dtype}"
+            f"--kv-policy {policy} needs --dtype bfloat16, as original rows are, got {dtype}"
         )
     if model_config.head_dim != model_config.v_head_dim or model_config.head_dim % 2:
         raise ConfigError(

@@ -15,7 +15,7 @@ import torch
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 
-class TeacherForcing(CustomLogitProcessor):  # type: ignore[misc]
+class TeacherForcing(CustomLogitProcessor):
     """Custom params: ``token_ids``, the continuation, and ``folder`` for one file per step."""
 
     def __call__(

@@ -8,7 +8,7 @@ TOP_TOKENS = 256
 
 
 def top_kl(reference: torch.Tensor, found: torch.Tensor, top: int = TOP_TOKENS) -> torch.Tensor:
-    """KL(reference || found) in nats over the reference's ``top`` tokens and one bucket for the rest.
+    """KL(reference || found) in nats over the reference's ``top`` tokens and a bucket for the rest.
 
     ``reference``, ``found``: log-probabilities [..., V], any float dtype. Returns fp64 [...].
     """

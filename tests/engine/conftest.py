@@ -33,8 +33,7 @@ def documents(tokenizer, tmp_path_factory) -> list[list[int]]:
 def prompt(tokenizer, documents):
     """``prompt(i, n)``: a chat of exactly ``n`` tokens that asks for a summary of document i."""
     before, after = (
-        tokenizer(part, add_special_tokens=False)["input_ids"]
-        for part in _chat_frame(tokenizer)
+        tokenizer(part, add_special_tokens=False)["input_ids"] for part in _chat_frame(tokenizer)
     )
 
     def make(index: int, num_tokens: int) -> list[int]:

@@ -16,16 +16,6 @@ def the_tree():
     return next(found for found in gc.get_objects() if isinstance(found, ArkvRadixCache))
 
 
-class CountRunning(CustomLogitProcessor):
-    """Writes the largest number of requests that one step had to ``path``."""
-
-    def __call__(self, logits, custom_param_list=None):
-        path = Path(custom_param_list[0]["path"])
-        before = int(path.read_text()) if path.exists() else 0
-        path.write_text(str(max(before, logits.shape[0])))
-        return logits
-
-
 class Probe(CustomLogitProcessor):
     """Calls ``actions[step]`` of this module for one request; results go to ``path`` as JSON."""
 
@@ -59,7 +49,9 @@ def _view_units(tree, req):
 
 def _counts(tree, req):
     tree_units = sum(
-        len(node.value) * tree.store.geometry.token_units // (2 if getattr(node, "demoted", 0) else 1)
+        len(node.value)
+        * tree.store.geometry.token_units
+        // (2 if getattr(node, "demoted", 0) else 1)
         for node in tree._nodes()
     )
     return {
@@ -127,4 +119,16 @@ class ZeroViewThenForce(TeacherForcing):
         for params in custom_param_list:
             if len(params["__req__"].output_ids) == 1:
                 zero_view(tree, params["__req__"])
+        return super().__call__(logits, custom_param_list)
+
+
+class DamageOneRowThenForce(TeacherForcing):
+    """Teacher forcing on a view of which one row per layer changes its sign before step 2."""
+
+    def __call__(self, logits, custom_param_list=None):
+        tree = the_tree()
+        for params in custom_param_list:
+            if len(params["__req__"].output_ids) == 1:
+                units = row_unit(_view_rows(tree, params["__req__"])[:, 0])
+                tree.store.arena.v_original[units // 2] *= -1
         return super().__call__(logits, custom_param_list)

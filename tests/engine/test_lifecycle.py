@@ -85,7 +85,7 @@ def test_one_token_needs_no_view(arkv, prompt, generate):
 
 
 def test_many_at_once(arkv, prompt):
-    """More than the arena holds uncompressed: admitted, privatized, demoted, evicted, all served."""
+    """More than the arena holds uncompressed: privatized, demoted, evicted, and all served."""
     prompts = [prompt(i, 1000 + 90 * i) for i in range(14)]
     params = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
     outs = arkv.generate(input_ids=prompts, sampling_params=params)
@@ -115,9 +115,7 @@ def test_abort_in_mid_decode(arkv, prompt):
 
 def test_streams_carry_figures(arkv, prompt):
     params = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}
-    chunks = list(
-        arkv.generate(input_ids=prompt(3, 700), sampling_params=params, stream=True)
-    )
+    chunks = list(arkv.generate(input_ids=prompt(3, 700), sampling_params=params, stream=True))
     assert chunks[-1]["meta_info"]["arkv"]["times_planned"] == 1
     assert not chunks[0]["meta_info"].get("arkv")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-NUM_TOKENS = 24
+NUM_TOKENS = 16
 NEAR_TIE_NATS = 0.1
 
 
@@ -26,9 +26,10 @@ def runs(one_engine, prompts, generate):
     found = {}
     for name, (policy, config, chunk) in settings.items():
         engine = one_engine.start(policy, config, chunked_prefill_size=chunk)
+        # Noise needs fewer prompts than sameness of texts; small chunks are slow in stock.
         found[name] = [
             generate(engine, ids, NUM_TOKENS, return_logprob=True, top_logprobs_num=2)
-            for ids in prompts
+            for ids in (prompts[::2] if chunk == 512 else prompts)
         ]
         if policy != "none":
             found["reused"] = [generate(engine, ids, NUM_TOKENS) for ids in prompts[::5]]
@@ -36,9 +37,13 @@ def runs(one_engine, prompts, generate):
 
 
 def chosen(out):
-    """(log-probability, token) of each output token, and the gap to the runner-up."""
-    best = out["meta_info"]["output_top_logprobs"]
-    return [(step[0][0], step[0][1], step[0][0] - step[1][0]) for step in best]
+    """(log-probability, token, gap between the two best) of each output token.
+
+    The token is not always the listed first: bf16 logits tie, and then argmax decides.
+    """
+    meta = out["meta_info"]
+    steps = zip(meta["output_token_logprobs"], meta["output_top_logprobs"], strict=True)
+    return [(token[0], token[1], best[0][0] - best[1][0]) for token, best in steps]
 
 
 def noise(first, second):
@@ -70,7 +75,7 @@ def test_every_request_was_planned(runs):
 
 
 def test_noise_is_that_of_stock(runs):
-    of_stock = noise(runs["stock 512"], runs["stock 2048"])
+    of_stock = noise(runs["stock 512"], runs["stock 2048"][::2])
     of_ours = noise(runs["original 2048"], runs["stock 2048"])
     print(f"mean |d logprob|: stock {of_stock.mean():.5f}, ours {of_ours.mean():.5f} nats")
     assert of_ours.mean() <= 2 * of_stock.mean()

@@ -110,7 +110,7 @@ def test_settings_without_a_policy():
 
 
 def test_two_policies_disagree():
-    with pytest.raises(ConfigError, match="'original'.*'arkv'"):
+    with pytest.raises(ConfigError, match=r"'original'.*'arkv'"):
         load_config("arkv", {"policy": "original"})
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from arkv_sglang.core import Arena
 from arkv_sglang.kernels.reference.rows import read_rows
+
+SHORT_PREFIX = 4
+"""A prefix this many times shorter than its chunk is cheaper recomputed than joined."""
 
 
 def extend_attention(
@@ -39,6 +43,8 @@ def _request(
     num_tokens, num_heads, head_dim = q.shape
     if num_tokens == 0:
         return q
+    if q.device.type == "cpu" and prefix_rows.numel() * SHORT_PREFIX <= num_tokens:
+        return _one_pass(q, k, v, arena, prefix_rows, scale)
     # fp32: without bf16 instructions it is as fast, and the parts merge without rounding.
     heads = q.float().transpose(0, 1)
     group = num_heads // k.shape[1]
@@ -59,6 +65,30 @@ def _request(
     )
     share = (before_lse.reshape(inside_lse.shape) - inside_lse).sigmoid_().unsqueeze(-1)
     return torch.lerp(inside, before.reshape(inside.shape), share).transpose(0, 1)
+
+
+def _one_pass(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    arena: Arena,
+    prefix_rows: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Prefix and chunk as one causal text, the prefix's queries blank: to the bit what a stock
+    SDPA over the whole text gives in the inputs' own type."""
+    num_prefix = prefix_rows.numel()
+    if num_prefix:
+        prefix_k, prefix_v = read_rows(arena, prefix_rows, q.dtype)
+        k, v = torch.cat((prefix_k, k)), torch.cat((prefix_v, v))
+        q = torch.cat((q.new_zeros(num_prefix, *q.shape[1:]), q))
+    whole = F.scaled_dot_product_attention(
+        *(x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)),
+        is_causal=True,
+        scale=scale,
+        enable_gqa=True,
+    )
+    return whole[0].transpose(0, 1)[num_prefix:]
 
 
 def _attention_lse(

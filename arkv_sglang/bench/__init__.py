@@ -1,0 +1,1 @@
+"""Speed of policies side by side, at equal KV bytes."""
