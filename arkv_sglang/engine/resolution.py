@@ -24,7 +24,9 @@ def resolve_policy(server_args: Any, previous: Step) -> None:
     view = resolving_view(server_args)
     config = load_config(view.kv_policy, view.kv_policy_config)
     if config is not None:
-        refuse_flags(view.kv_policy, view)
+        # As asked for, and as resolved so far: SGLang may have changed either.
+        for flags in (server_args, view):
+            refuse_flags(view.kv_policy, flags)
         # Imported late: verification lives with the hooks.
         from arkv_sglang.engine.plugin import verify_hooks
 

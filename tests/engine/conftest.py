@@ -12,7 +12,26 @@ from transformers import AutoTokenizer
 from arkv_sglang.demo.corpus import build_corpus
 from arkv_sglang.demo.model import ensure_model
 
+# Files that share an engine stand together: each start costs half a minute.
+ORDER = (
+    "test_refusals",
+    "test_lossless",
+    "test_quality",
+    "test_cpu_platform",
+    "test_concurrency",
+    "test_lifecycle",
+    "test_tristate",
+    "test_pressure",
+    "test_models",
+    "test_server",
+)
 INSTRUCTION = "Summarize the following text in a few sentences.\n\n"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ours = [item for item in items if item.path.parent == Path(__file__).parent]
+    in_order = iter(sorted(ours, key=lambda item: ORDER.index(item.path.stem)))
+    items[:] = [next(in_order) if item in ours else item for item in items]
 
 
 @pytest.fixture(scope="session")

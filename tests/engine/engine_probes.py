@@ -13,7 +13,7 @@ from arkv_sglang.engine.teacher_forcing import TeacherForcing
 
 
 def the_tree():
-    return next(found for found in gc.get_objects() if isinstance(found, ArkvRadixCache))
+    return next(found for found in gc.get_objects() if type(found) is ArkvRadixCache)
 
 
 class Probe(CustomLogitProcessor):

@@ -1,6 +1,5 @@
 """SGLang runs a real model on a plain CPU, and machines with an accelerator do not notice us."""
 
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -50,13 +49,9 @@ class TestActivate:
         assert activate() == OURS
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[sglang.Engine]:
-    engine = sglang.Engine(
-        model_path=str(ensure_model()), device="cpu", max_total_tokens=4000, log_level="error"
-    )
-    yield engine
-    engine.shutdown()
+@pytest.fixture
+def engine(one_engine: Any) -> sglang.Engine:
+    return one_engine.start("none")
 
 
 def ask(engine: sglang.Engine, question: str) -> dict[str, Any]:
@@ -75,6 +70,7 @@ def test_engine_answers_and_stops(engine: sglang.Engine) -> None:
 def test_engine_recalls_and_reuses_a_prefix(engine: sglang.Engine) -> None:
     haystack = f"{'The sky was blue. ' * 40}{NEEDLE} {'The grass was green. ' * 40}"
     question = f"{haystack}\n\nWhat is the access code of the archive?"
+    engine.flush_cache()
     first, second = (ask(engine, question) for _ in range(2))
     assert "7315924" in first["text"] and first["text"] == second["text"]
     assert first["meta_info"]["prompt_tokens"] > 400

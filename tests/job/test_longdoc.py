@@ -69,6 +69,7 @@ def test_every_document_gets_a_row_and_the_run_a_report(
     assert not list(out.rglob("*.tmp"))
 
 
+@pytest.mark.soak  # the short ring kills stand-in engines (test_deaths)
 def test_a_killed_scheduler_loses_no_document(
     submit: Submit, config: dict[str, Any], cluster: LocalRay, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def kill_one_scheduler(cluster: LocalRay, log: Path) -> None:
             continue
 
 
+@pytest.mark.soak  # the short ring kills stand-in engines (test_deaths)
 def test_an_engine_that_cannot_start_fails_the_run_in_one_sentence(
     submit: Submit, config: dict[str, Any]
 ) -> None:
