@@ -82,12 +82,8 @@ def _one_pass(
         prefix_k, prefix_v = read_rows(arena, prefix_rows, q.dtype)
         k, v = torch.cat((prefix_k, k)), torch.cat((prefix_v, v))
         q = torch.cat((q.new_zeros(num_prefix, *q.shape[1:]), q))
-    whole = F.scaled_dot_product_attention(
-        *(x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)),
-        is_causal=True,
-        scale=scale,
-        enable_gqa=True,
-    )
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
     return whole[0].transpose(0, 1)[num_prefix:]
 
 
