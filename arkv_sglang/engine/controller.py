@@ -52,6 +52,7 @@ class Controller:
 
     def __post_init__(self) -> None:
         self.states: dict[int, RequestState] = {}
+        self._room_freed = False
         self.demotes = self.config.policy != "original"
 
     @property
@@ -166,6 +167,7 @@ class Controller:
             shared,
         )
         self.totals.privatized += 1
+        self._room_freed = True
         self.totals.taken_over += int(not bool(shared.all()))
         state.record.planned(plan)
         state.record.observe_view(self.store, state.view)
@@ -208,6 +210,7 @@ class Controller:
         state.record.planned(plan, absent)
         self.store.replan_view(state.view, plan)
         self.totals.replanned += 1
+        self._room_freed = True
 
     def final_tokens(self, num_tokens: int, max_new_tokens: int) -> float:
         """bf16-token equivalents that a request needs at most once its prompt is behind it."""
@@ -225,6 +228,11 @@ class Controller:
         now = sum(self.store.view_bytes(state.view).values()) / self.geometry.token_bytes
         final = self.final_tokens(req.kv.kv_committed_len, int(max_new_tokens))
         return min(max_new_tokens, max(final - now, 1.0))
+
+    def take_room_freed(self) -> bool:
+        """Whether views were made or tightened since this was last asked."""
+        freed, self._room_freed = self._room_freed, False
+        return freed
 
     # -- the end of a request --
 

@@ -133,6 +133,14 @@ def running_growth(result: float, adder: Any, req: Any) -> float:
     return _controller.growth_tokens(req, result)
 
 
+def reopen_admission(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    """SGLang shuts admission until a request ends; under a policy room also comes from views."""
+    if _controller is None or not _controller.take_room_freed():
+        return
+    running_batch = kwargs["running_batch"] if "running_batch" in kwargs else args[-1]
+    running_batch.batch_is_full = False
+
+
 def refuse_request(_: Any, scheduler: Any, req: Any) -> None:
     """A request that skips checkpoints would silently run uncompressed."""
     if _controller is None:
@@ -191,6 +199,12 @@ HOOKS = (
         running_growth,
         HookType.AFTER,
         "SGLang reserves uncompressed growth for each running request",
+    ),
+    Hook(
+        f"{_SCHEDULER}._get_new_batch_prefill_raw",
+        reopen_admission,
+        HookType.BEFORE,
+        "a pass that found no room shuts admission; making a view gives room",
     ),
     Hook(
         f"{_SCHEDULER}.init_req_max_new_tokens",

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 import requests
@@ -47,16 +48,17 @@ def url(one_engine, tmp_path_factory):
 
 
 def wait_for(url, server, log):
-    for _ in range(300):
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
         if server.poll() is not None:
             log.seek(0)
             raise RuntimeError(f"the server died:\n{log.read()[-4000:]}")
-        try:
+        # It answers 503 for a while before it is ready.
+        with suppress(requests.ConnectionError, requests.Timeout):
             if requests.get(f"{url}/health", timeout=5).ok:
                 return url
-        except requests.ConnectionError:
-            time.sleep(1)
-    raise RuntimeError("the server did not come up in 300 s")
+        time.sleep(1)
+    raise RuntimeError("the server did not come up in 400 s")
 
 
 PROSE = "The committee met on Tuesday and discussed the harvest, the mill and the new bridge. " * 20
