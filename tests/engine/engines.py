@@ -41,3 +41,16 @@ class OneEngine:
         if self._engine is not None:
             self._engine.shutdown()
         self._engine = self._key = None
+
+
+NEAR_TIE_NATS = 0.25
+"""Two steps of a bf16 logit of 16 or more: with other chunks near-ties may fall either way."""
+
+
+def same_text(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two outputs with ``top_logprobs_num=2`` agree, up to their first near-tie."""
+    best = one["meta_info"]["output_top_logprobs"]
+    for step, (a, b) in enumerate(zip(one["output_ids"], other["output_ids"], strict=True)):
+        if a != b:
+            return best[step][0][0] - best[step][1][0] <= NEAR_TIE_NATS
+    return True

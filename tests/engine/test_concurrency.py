@@ -1,6 +1,11 @@
 """Bytes freed are requests admitted: the same arena bytes, a quarter of them per request."""
 
+import pytest
+
 from arkv_sglang.engine.running import CountRunning
+
+# Two engines in one test.
+pytestmark = pytest.mark.timeout(1500)
 
 NUM_PROMPTS, PROMPT_TOKENS, NUM_TOKENS = 24, 1700, 24
 ARENA_TOKENS = 12_000

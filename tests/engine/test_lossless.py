@@ -2,6 +2,10 @@
 
 import pytest
 import torch
+from engines import same_text
+
+# Three engines in one fixture.
+pytestmark = pytest.mark.timeout(1500)
 
 NUM_TOKENS = 16
 NEAR_TIE_NATS = 0.1
@@ -84,4 +88,4 @@ def test_noise_is_that_of_stock(runs):
 def test_a_reused_prefix_gives_the_same_text(runs):
     for fresh, reused in zip(runs["original 2048"][::5], runs["reused"], strict=True):
         assert reused["meta_info"]["cached_tokens"] > 0
-        assert fresh["output_ids"] == reused["output_ids"]
+        assert same_text(fresh, reused)
