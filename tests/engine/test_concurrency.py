@@ -4,8 +4,8 @@ import pytest
 
 from arkv_sglang.engine.running import CountRunning
 
-# Two engines in one test.
-pytestmark = pytest.mark.timeout(1500)
+# Forty-eight long prompts on two engines: minutes on a slow machine.
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
 
 NUM_PROMPTS, PROMPT_TOKENS, NUM_TOKENS = 24, 1700, 24
 ARENA_TOKENS = 12_000
