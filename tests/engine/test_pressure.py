@@ -47,6 +47,7 @@ def test_a_prompt_that_cannot_fit(one_engine, prompt, generate):
     assert len(generate(tight, prompt(0, 900), 4)["output_ids"]) == 4
 
 
+@pytest.mark.soak  # an engine of its own, and many passes
 def test_forced_retraction(one_engine, monkeypatch, prompt):
     """SGLang throws running requests out every few steps; they come back and finish."""
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")

@@ -11,7 +11,11 @@ PROMPT_TOKENS = 1500
 
 @pytest.fixture
 def probe(arkv, generate, tmp_path):
+    # Each run on an empty cache, so that all of them compute alike.
+    arkv.flush_cache()
+
     def run(ids, actions, num_tokens=NUM_TOKENS):
+        arkv.flush_cache()
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
         out = generate(
             arkv,
