@@ -144,8 +144,11 @@ class ArkvRadixCache(RadixCache):
         return self.store.geometry.token_units
 
     def _make_room(self, num_units: int) -> bool:
+        """False, and nothing evicted, where even an empty tree would not give enough."""
         short = num_units - self.store.free_units
-        return short <= 0 or self.reclaim(short) >= short
+        if short <= 0:
+            return True
+        return short <= self.reclaimable_units() and self.reclaim(short) >= short
 
     def _demote(self, node: TreeNode) -> int:
         if _is_demoted(node):
