@@ -29,7 +29,7 @@ class ExtendBatch:
 class SlotGroup:
     """Decoding requests that attend to slots (never compressed, or not yet)."""
 
-    members: torch.Tensor
+    members: torch.Tensor | None
     kv_slots: torch.Tensor
     kv_indptr: torch.Tensor
     kv_lens: list[int]
@@ -40,14 +40,17 @@ class SlotGroup:
 class ViewGroup:
     """Decoding requests that attend to views. ``new_rows`` int32 [L, B]: this step's K and V."""
 
-    members: torch.Tensor
+    members: torch.Tensor | None
     index: DecodeIndex
     new_rows: torch.Tensor
 
 
 @dataclass(frozen=True)
 class DecodeBatch:
-    """One decode step. Either group may be missing; ``members`` index the batch."""
+    """One decode step. Either group may be missing.
+
+    ``members`` of a group index the batch; None: the group is the whole batch.
+    """
 
     slots: SlotGroup | None
     views: ViewGroup | None
@@ -152,8 +155,8 @@ class ArkvAttentionBackend(AttentionBackend):
         if not members:
             return None
         device = out_cache_loc.device
-        index = torch.tensor(members, device=device)
-        new_slots = out_cache_loc[index]
+        index = _members(members, len(requests), device)
+        new_slots = _part(out_cache_loc, index)
         self.store.bind_slots(new_slots)
         kv_lens = [seq_lens[i] for i in members]
         kv_slots = [self.req_to_token[requests[i], : seq_lens[i]] for i in members]
@@ -166,7 +169,7 @@ class ArkvAttentionBackend(AttentionBackend):
         views = [view for _, view in members]
         positions = [seq_lens[i] - 1 for i, _ in members]
         new_rows = self.store.append_rows(views, positions)
-        index = torch.tensor([i for i, _ in members], device=new_rows.device)
+        index = _members([i for i, _ in members], len(seq_lens), new_rows.device)
         return ViewGroup(index, self.store.decode_index(views), new_rows)
 
     def forward_decode(
@@ -183,42 +186,38 @@ class ArkvAttentionBackend(AttentionBackend):
         assert isinstance(batch, DecodeBatch) and save_kv_cache
         q, k, v = _by_head(q, k, v, layer)
         out = torch.empty_like(q)
-        if batch.slots is not None:
-            self._decode_slots(batch.slots, index, q, k, v, layer.scaling, out)
-        if batch.views is not None:
-            self._decode_views(batch.views, index, q, k, v, layer.scaling, out)
+        for group in (batch.slots, batch.views):
+            if group is not None:
+                at = group.members
+                found = self._decode(
+                    group, index, _part(q, at), _part(k, at), _part(v, at), layer.scaling
+                )
+                if at is None:
+                    out = found
+                else:
+                    out[at] = found
         return out.flatten(1)
 
-    def _decode_slots(
+    def _decode(
         self,
-        group: SlotGroup,
+        group: SlotGroup | ViewGroup,
         layer: int,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         scale: float,
-        out: torch.Tensor,
-    ) -> None:
-        arena, at = self.store.arena, group.members
-        write_rows(arena, self.store.slot_rows(layer, group.new_slots), k[at], v[at])
-        rows = self.store.slot_rows(layer, group.kv_slots)
-        out[at], _ = decode_attention(q[at], arena, rows, group.kv_indptr, group.kv_lens, scale)
-
-    def _decode_views(
-        self,
-        group: ViewGroup,
-        layer: int,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        scale: float,
-        out: torch.Tensor,
-    ) -> None:
-        arena, at, index = self.store.arena, group.members, group.index
-        write_rows(arena, group.new_rows[layer], k[at], v[at])
-        rows = self.store.view_rows(layer, index)
-        out[at], probs = decode_attention(q[at], arena, rows, index.kv_indptr, index.kv_lens, scale)
-        self.store.observe(layer, index, probs)
+    ) -> torch.Tensor:
+        store = self.store
+        if isinstance(group, SlotGroup):
+            write_rows(store.arena, store.slot_rows(layer, group.new_slots), k, v)
+            rows = store.slot_rows(layer, group.kv_slots)
+            return decode_attention(q, store.arena, rows, group.kv_indptr, group.kv_lens, scale)[0]
+        index = group.index
+        write_rows(store.arena, group.new_rows[layer], k, v)
+        rows = store.view_rows(layer, index)
+        out, probs = decode_attention(q, store.arena, rows, index.kv_indptr, index.kv_lens, scale)
+        store.observe(layer, index, probs)
+        return out
 
     def support_triton(self) -> bool:
         # SGLang asks by name too; on a plain CPU there is no Triton to launch.
@@ -226,6 +225,14 @@ class ArkvAttentionBackend(AttentionBackend):
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         return 1
+
+
+def _members(members: list[int], batch_size: int, device: torch.device) -> torch.Tensor | None:
+    return None if len(members) == batch_size else torch.tensor(members, device=device)
+
+
+def _part(x: torch.Tensor, members: torch.Tensor | None) -> torch.Tensor:
+    return x if members is None else x[members]
 
 
 def _by_head(

@@ -40,6 +40,28 @@ def test_two_privatized_in_one_batch(one_engine, prompt):
     assert all(out["meta_info"]["arkv"]["times_planned"] >= 1 for out in outs)
 
 
+def test_a_view_waits_for_room(one_engine, prompt):
+    """Neither of two requests may take over the prefix that they share, and there is no room for a
+    copy: both decode on the complete prompt until one ends, and the other's view is made then."""
+    tight = one_engine.start("arkv", CONFIG, max_total_tokens=1700)
+    assert tight.flush_cache().success
+    trunk = prompt(7, 1150)
+    tight.generate(input_ids=trunk, sampling_params=PARAMS | {"max_new_tokens": 1})
+    ids = [trunk + prompt(8 + i, 300)[-150:] for i in range(2)]
+    lengths = [6, 24]
+    outs = tight.generate(
+        input_ids=ids, sampling_params=[PARAMS | {"max_new_tokens": n} for n in lengths]
+    )
+    assert [len(out["output_ids"]) for out in outs] == lengths
+    assert all(out["meta_info"]["cached_tokens"] >= len(trunk) for out in outs)
+    first, second = (out["meta_info"]["arkv"] for out in outs)
+    assert first["times_planned"] == 0 < second["times_planned"]
+    # The tokens that it decoded while it waited are in the view, as bf16.
+    assert second["rows_original"] >= 30 * (4 + 32 + 23)
+    assert tight.flush_cache().success
+    assert figures(tight)["arkv_free_bytes"] == figures(tight)["arkv_arena_bytes"]
+
+
 def test_a_prompt_that_cannot_fit(one_engine, prompt, generate):
     tight = one_engine.start("arkv", CONFIG, max_total_tokens=1700)
     with pytest.raises(ValueError, match="exceeds the KV memory budget"):

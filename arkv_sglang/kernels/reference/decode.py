@@ -23,6 +23,7 @@ from arkv_sglang.core import (
 )
 from arkv_sglang.kernels.reference.e4m3 import HALF_BIAS_GAP, power_of_two, widen
 from arkv_sglang.kernels.reference.layout import BLOCK, BlockLayout, block_layout
+from arkv_sglang.kernels.reference.rows import sole_tier
 
 CHUNK_BYTES = 1 << 20
 """fp32 bytes of the blocks that are worked on at a time."""
@@ -71,12 +72,11 @@ def decode_attention(
 def _parts(rows: torch.Tensor, indptr: torch.Tensor, lens: list[int]) -> list[_Part]:
     if rows.numel() == 0:
         return []
-    tiers = row_tier(rows)
-    lowest, highest = (int(x) for x in torch.aminmax(tiers))
-    if lowest == highest:
-        uniform = Tier(lowest)
-        return [] if uniform == Tier.EVICTED else [_part(rows, uniform, None, lens)]
+    sole = sole_tier(rows)
+    if sole is not None:
+        return [] if sole == Tier.EVICTED else [_part(rows, sole, None, lens)]
     parts = []
+    tiers = row_tier(rows)
     for tier in STORED_TIERS:
         positions = (tiers == tier).nonzero().squeeze(1)
         if positions.numel():

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-BLOCK = 128
+BLOCK = 64
 """Rows of a block. A request wastes less than one block."""
 
 

@@ -36,16 +36,29 @@ def positions_of(rows: torch.Tensor, tier: Tier) -> torch.Tensor:
     return (row_tier(rows) == tier).nonzero().squeeze(1)
 
 
+def sole_tier(rows: torch.Tensor) -> Tier | None:
+    """The tier of all of ``rows`` [N >= 1]; None where they differ."""
+    lowest, highest = (int(tier) for tier in torch.aminmax(row_tier(rows)))
+    return Tier(lowest) if lowest == highest else None
+
+
 def write_rows(arena: Arena, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    if rows.numel() and sole_tier(rows) == Tier.ORIGINAL:  # as every new row is
+        _store_original(arena, rows, k, v)
+        return
     quantized = positions_of(rows, Tier.QUANTIZED)
     if quantized.numel():  # first, so that NaN is refused before anything is written
         units = row_unit(rows[quantized])
         _store_quantized(arena, units, quantize(k[quantized]), quantize(v[quantized]))
     original = positions_of(rows, Tier.ORIGINAL)
     if original.numel():
-        pairs = row_unit(rows[original]) // ROW_UNITS[Tier.ORIGINAL]
-        arena.k_original.index_copy_(0, pairs, k[original].to(torch.bfloat16))
-        arena.v_original.index_copy_(0, pairs, v[original].to(torch.bfloat16))
+        _store_original(arena, rows[original], k[original], v[original])
+
+
+def _store_original(arena: Arena, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    pairs = row_unit(rows) // ROW_UNITS[Tier.ORIGINAL]
+    arena.k_original.index_copy_(0, pairs, k.to(torch.bfloat16))
+    arena.v_original.index_copy_(0, pairs, v.to(torch.bfloat16))
 
 
 def _store_quantized(
