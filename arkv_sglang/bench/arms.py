@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from arkv_sglang.engine.launch import running
+from arkv_sglang.engine.launch import flush, running
 from arkv_sglang.engine.running import CountRunning
 
 NEVER = 1 << 30
@@ -60,7 +60,7 @@ def run(
         started.generate(input_ids=prompts[0][:64], sampling_params={"max_new_tokens": 4})
         found = []
         for repeat in range(repeats):
-            started.flush_cache()
+            flush(started)
             count = scratch / f"{arm.name}-{repeat}"
             params = {
                 "temperature": 0,

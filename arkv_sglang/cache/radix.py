@@ -65,23 +65,21 @@ class ArkvRadixCache(RadixCache):
         """Build the request's view from its first ``num_tokens`` slots; False when units are short.
 
         Copies while there is room, reclaiming it from others if need be; else takes over the units
-        of the unlocked leaf that only this request uses, which the tree then forgets.
+        of nodes that no other request uses, and the tree forgets them: leaves first, then the whole
+        path that only this request holds, at the cost of what hangs from it unlocked.
         """
         slots = self._row(req, num_tokens)
-        own_from = req.kv.cache_protected_len
-        shared = torch.arange(num_tokens, device=slots.device) < own_from
-        if not self._make_room(self.controller.view_units(req, slots, shared)):
-            taken = self._sole_leaves(req.last_node)
+        own_from, node = req.kv.cache_protected_len, req.last_node
+        for taken in ([], self._sole_leaves(node), self._sole_path(node)):
             start = own_from - sum(len(node.value) for node in taken)
-            shared[start:] = False
-            if not self._make_room(self.controller.view_units(req, slots, shared)):
-                return False
-            self._let_go(req)
-            self.controller.make_view(req, slots, shared)
-            self._forget(taken)
+            shared = torch.arange(num_tokens, device=slots.device) < start
+            if self._make_room(self.controller.view_units(req, slots, shared)):
+                break
         else:
-            self.controller.make_view(req, slots, shared)
-            self._let_go(req)
+            return False
+        self.controller.make_view(req, slots, shared)
+        self._let_go(req)
+        self._forget(taken)
         self.req_to_token_pool.write((req.kv.req_pool_idx, slice(0, own_from)), 0)
         return True
 
@@ -167,18 +165,27 @@ class ArkvRadixCache(RadixCache):
     def _unlocked_nodes(self) -> Iterator[TreeNode]:
         return (node for node in self._nodes() if node.lock_ref == 0)
 
-    def _sole_leaves(self, node: TreeNode) -> list[TreeNode]:
-        """Nodes up from ``node`` that the holder of its one lock could remove from the tree."""
-        taken: list[TreeNode] = []
+    def _sole_path(self, node: TreeNode) -> list[TreeNode]:
+        """Nodes up from ``node`` that only one request locks: what else hangs there is unlocked."""
+        path: list[TreeNode] = []
         while node is not self.root_node and node.lock_ref == 1:
-            if any(child not in taken for child in node.children.values()):
-                break
-            taken.append(node)
+            path.append(node)
             node = node.parent
-        return taken
+        return path
+
+    def _sole_leaves(self, node: TreeNode) -> list[TreeNode]:
+        """The part of the path from which nothing else hangs."""
+        below: list[TreeNode] = []
+        for each in self._sole_path(node):
+            if any(child not in below for child in each.children.values()):
+                break
+            below.append(each)
+        return below
 
     def _forget(self, nodes: list[TreeNode]) -> None:
+        """Remove unlocked ``nodes``, children before parents, and what else hangs from them."""
         for node in nodes:
+            self._forget(list(node.children.values()))
             self.token_to_kv_pool_allocator.free_segment(node.value, start_pos=0)
             self._delete_leaf(node)
             self.kv_events.record_remove(node)

@@ -20,3 +20,15 @@ def running(policy: str, config: dict[str, Any] | None, **settings: Any) -> Iter
         yield engine
     finally:
         engine.shutdown()
+
+
+def flush(engine: Any, timeout_s: float = 60) -> None:
+    """Empty the prefix cache of an engine that runs nothing.
+
+    Waits, since an answer is sent a moment before its request is gone. Raises RuntimeError.
+    """
+    done = engine.loop.run_until_complete(engine.tokenizer_manager.flush_cache(timeout_s=timeout_s))
+    if not done.success:
+        raise RuntimeError(
+            f"the cache must be idle to be flushed, got no idle moment: {done.message}"
+        )

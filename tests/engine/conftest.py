@@ -15,10 +15,10 @@ from arkv_sglang.demo.model import ensure_model
 # Files that share an engine stand together: each start costs half a minute.
 ORDER = (
     "test_refusals",
-    "test_lossless",
-    "test_quality",
-    "test_cpu_platform",
-    "test_concurrency",
+    "test_lossless",  # ends with stock
+    "test_quality",  # begins with stock
+    "test_cpu_platform",  # stock
+    "test_concurrency",  # stock, then what the next three share
     "test_lifecycle",
     "test_tristate",
     "test_pressure",

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 from arkv_sglang.demo.model import ensure_model
 from arkv_sglang.engine import cpu_platform
 from arkv_sglang.engine.cpu_platform import PLATFORM_GROUP, PLATFORM_NAME, activate
+from arkv_sglang.engine.launch import flush
 
 OURS = "arkv_sglang.engine.cpu_platform.ArkvCpuPlatform"
 NEEDLE = "The access code of the archive is 7315924."
@@ -70,7 +71,7 @@ def test_engine_answers_and_stops(engine: sglang.Engine) -> None:
 def test_engine_recalls_and_reuses_a_prefix(engine: sglang.Engine) -> None:
     haystack = f"{'The sky was blue. ' * 40}{NEEDLE} {'The grass was green. ' * 40}"
     question = f"{haystack}\n\nWhat is the access code of the archive?"
-    engine.flush_cache()
+    flush(engine)
     first, second = (ask(engine, question) for _ in range(2))
     assert "7315924" in first["text"] and first["text"] == second["text"]
     assert first["meta_info"]["prompt_tokens"] > 400

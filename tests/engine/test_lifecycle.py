@@ -6,6 +6,8 @@ import pytest
 from engine_probes import Probe
 from engines import same_text
 
+from arkv_sglang.engine.launch import flush
+
 CHUNK, WINDOW = 512, 32
 TOP_TWO = {"return_logprob": True, "top_logprobs_num": 2}
 
@@ -18,7 +20,7 @@ def settled(arkv):
     assert found["arkv_running_requests"] == found["arkv_views_requests"] == 0
     assert found["arkv_views_original_bytes"] == found["arkv_views_quantized_bytes"] == 0
     assert found["arkv_prompts_original_bytes"] == found["arkv_prompts_quantized_bytes"] == 0
-    assert arkv.flush_cache().success
+    flush(arkv)
     found = arkv.get_server_info()["internal_states"][0]["arkv"]
     assert found["arkv_free_bytes"] == found["arkv_arena_bytes"]
 
@@ -47,9 +49,9 @@ def test_prefix_shared_and_diverging(arkv, prompt, generate):
     branches = [trunk[:1000] + prompt(9 + i, 700)[-500:] for i in range(2)]
     alone = []
     for ids in branches:
-        arkv.flush_cache()
+        flush(arkv)
         alone.append(generate(arkv, ids, 12, **TOP_TWO))
-    arkv.flush_cache()
+    flush(arkv)
     first, second = (generate(arkv, ids, 12, **TOP_TWO) for ids in branches)
     assert second["meta_info"]["cached_tokens"] >= 1000
     assert same_text(alone[0], first) and same_text(alone[1], second)

@@ -24,8 +24,8 @@ def runs(one_engine, prompts, generate):
     whole = {"budget": 1.0, "min_tokens": 0, "when": "always"}
     settings = {
         "stock 512": ("none", None, 512),
-        "stock 2048": ("none", None, 2048),
         "original 2048": ("original", whole, 2048),
+        "stock 2048": ("none", None, 2048),
     }
     found = {}
     for name, (policy, config, chunk) in settings.items():

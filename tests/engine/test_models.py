@@ -20,8 +20,6 @@ SIZES = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-# Two more engines, and models built on the spot.
-pytestmark = pytest.mark.soak
 CONFIGS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config}
 NUM_TOKENS = 12
 WHOLE = {"budget": 1.0, "min_tokens": 0, "when": "always"}

@@ -1,9 +1,13 @@
 """Bytes run short: views take over their prompts' units, requests are thrown out and come back."""
 
 import pytest
+from engines import same_text
+
+from arkv_sglang.engine.launch import flush
 
 PARAMS = {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}
-CONFIG = {"budget": 0.3}
+CONFIG = {"budget": 0.25}
+TINY = {"max_total_tokens": 1700}
 
 
 def figures(engine):
@@ -12,28 +16,29 @@ def figures(engine):
 
 def one_by_one(engine, ids, generate):
     """Text on an empty cache: prompts share an instruction, which demotion would have changed."""
-    engine.flush_cache()
-    return generate(engine, ids, 20)["output_ids"]
+    flush(engine)
+    return generate(engine, ids, 20, return_logprob=True, top_logprobs_num=2)
 
 
-def test_no_free_unit(one_engine, prompt, generate):
+def test_no_free_unit(arkv, one_engine, prompt, generate):
     """A tiny arena: views are taken over from the prompts' own units, and the text is the same."""
     ids = [prompt(i, 1300) for i in range(4)]
-    roomy = one_engine.start("arkv", CONFIG)
-    wanted = [one_by_one(roomy, each, generate) for each in ids]
-    assert figures(roomy)["arkv_views_taken_over_total"] == 0
-    tight = one_engine.start("arkv", CONFIG, max_total_tokens=1700)
-    assert [one_by_one(tight, each, generate) for each in ids] == wanted
+    before = figures(arkv)["arkv_views_taken_over_total"]
+    wanted = [one_by_one(arkv, each, generate) for each in ids]
+    assert figures(arkv)["arkv_views_taken_over_total"] == before
+    tight = one_engine.start("arkv", CONFIG, **TINY)
+    for one, other in zip(wanted, (one_by_one(tight, each, generate) for each in ids), strict=True):
+        assert same_text(one, other)
     assert figures(tight)["arkv_views_taken_over_total"] > 0
     outs = tight.generate(input_ids=ids, sampling_params=PARAMS)
     assert [len(out["output_ids"]) for out in outs] == [20] * len(ids)
-    assert tight.flush_cache().success
+    flush(tight)
     assert figures(tight)["arkv_free_bytes"] == figures(tight)["arkv_arena_bytes"]
 
 
 def test_two_privatized_in_one_batch(one_engine, prompt):
     """Both prompts end in the same pass, and the arena holds no more than the two of them."""
-    tight = one_engine.start("arkv", CONFIG, max_total_tokens=1700)
+    tight = one_engine.start("arkv", CONFIG, **TINY)
     ids = [prompt(5, 700), prompt(6, 700)]
     outs = tight.generate(input_ids=ids, sampling_params=PARAMS)
     assert [len(out["output_ids"]) for out in outs] == [20, 20]
@@ -43,8 +48,8 @@ def test_two_privatized_in_one_batch(one_engine, prompt):
 def test_a_view_waits_for_room(one_engine, prompt):
     """Neither of two requests may take over the prefix that they share, and there is no room for a
     copy: both decode on the complete prompt until one ends, and the other's view is made then."""
-    tight = one_engine.start("arkv", CONFIG, max_total_tokens=1700)
-    assert tight.flush_cache().success
+    tight = one_engine.start("arkv", CONFIG, **TINY)
+    flush(tight)
     trunk = prompt(7, 1150)
     tight.generate(input_ids=trunk, sampling_params=PARAMS | {"max_new_tokens": 1})
     ids = [trunk + prompt(8 + i, 300)[-150:] for i in range(2)]
@@ -58,26 +63,25 @@ def test_a_view_waits_for_room(one_engine, prompt):
     assert first["times_planned"] == 0 < second["times_planned"]
     # The tokens that it decoded while it waited are in the view, as bf16.
     assert second["rows_original"] >= 30 * (4 + 32 + 23)
-    assert tight.flush_cache().success
+    flush(tight)
     assert figures(tight)["arkv_free_bytes"] == figures(tight)["arkv_arena_bytes"]
 
 
 def test_a_prompt_that_cannot_fit(one_engine, prompt, generate):
-    tight = one_engine.start("arkv", CONFIG, max_total_tokens=1700)
+    tight = one_engine.start("arkv", CONFIG, **TINY)
     with pytest.raises(ValueError, match="exceeds the KV memory budget"):
         generate(tight, prompt(0, 2500), 4)
     assert len(generate(tight, prompt(0, 900), 4)["output_ids"]) == 4
 
 
-@pytest.mark.soak  # an engine of its own, and many passes
 def test_forced_retraction(one_engine, monkeypatch, prompt):
     """SGLang throws running requests out every few steps; they come back and finish."""
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
     one_engine.stop()
-    running = one_engine.start("arkv", {"budget": 0.25})
+    running = one_engine.start("arkv", CONFIG)
     outs = running.generate(input_ids=[prompt(i, 800) for i in range(3)], sampling_params=PARAMS)
     assert [len(out["output_ids"]) for out in outs] == [20] * 3
     assert sum(out["meta_info"]["num_retractions"] for out in outs) > 0
     assert figures(running)["arkv_views_requests"] == 0
-    assert running.flush_cache().success
+    flush(running)
     one_engine.stop()

@@ -5,6 +5,8 @@ import json
 import pytest
 from engine_probes import Probe
 
+from arkv_sglang.engine.launch import flush
+
 NUM_TOKENS = 24
 PROMPT_TOKENS = 1500
 
@@ -12,10 +14,10 @@ PROMPT_TOKENS = 1500
 @pytest.fixture
 def probe(arkv, generate, tmp_path):
     # Each run on an empty cache, so that all of them compute alike.
-    arkv.flush_cache()
+    flush(arkv)
 
     def run(ids, actions, num_tokens=NUM_TOKENS):
-        arkv.flush_cache()
+        flush(arkv)
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
         out = generate(
             arkv,
@@ -24,7 +26,7 @@ def probe(arkv, generate, tmp_path):
             sampling_params={"custom_params": {"actions": actions, "path": str(path)}},
             custom_logit_processor=Probe.to_str(),
         )
-        arkv.flush_cache()
+        flush(arkv)
         return out, json.loads(path.read_text())
 
     return run
@@ -64,7 +66,7 @@ def test_units_add_up(prompt, probe):
 
 
 def test_figures_of_a_request(arkv, prompt, generate):
-    arkv.flush_cache()
+    flush(arkv)
     ids = prompt(5, PROMPT_TOKENS)
     figures = generate(arkv, ids, NUM_TOKENS)["meta_info"]["arkv"]
     layers, row_bytes, fp8_bytes = 30, 2 * 2 * 3 * 64, 2 * 3 * 64 + 2 * 3
