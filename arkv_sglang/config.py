@@ -6,8 +6,10 @@ A wrong value raises `ConfigError` with one sentence: the field, the value, the 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,22 +36,39 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _three(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        raise ValueError("must be a list of three numbers")
+    return value
+
+
+MAX_TOKENS = 1 << 30
 Number = BeforeValidator(_number)
-Tokens = Annotated[int, Number, Field(strict=True, ge=0)]
-Positive = Annotated[float, Number, Field(gt=0, allow_inf_nan=False)]
+Tokens = Annotated[int, Number, Field(strict=True, ge=0, le=MAX_TOKENS)]
+Exponent = Annotated[float, Number, Field(gt=0, le=1e6)]
 _STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, config=_STRICT)
 class Pooling:
-    """Smoothing of token scores over neighbouring positions."""
+    """Smoothing of token scores over neighbouring positions.
 
-    kind: Literal["avg", "max", "none"]
-    width: Annotated[int, Number, Field(strict=True, ge=1, le=1023)] = 1
+    Left out, ``kind`` is the policy's own and ``width`` the usual one of the kind.
+    """
+
+    kind: Literal["avg", "max", "none"] | None = None
+    width: Annotated[int, Number, Field(strict=True, ge=1, le=1023)] | None = None
 
     def __post_init__(self) -> None:
-        if self.width % 2 == 0:
+        if self.width is not None and self.width % 2 == 0:
             raise ValueError(f"pooling.width must be odd, got {self.width}")
+
+    def completed(self, kind: Literal["avg", "max"]) -> Pooling:
+        chosen = self.kind or kind
+        return Pooling(chosen, self.width or POOLING_WIDTHS[chosen])
+
+
+POOLING_WIDTHS = {"max": 31, "avg": 5, "none": 1}
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -64,21 +83,20 @@ class ArkvConfig:
     budget: Annotated[int | float, Number] = 0.55
     min_tokens: Tokens = 512
     when: Literal["prefill", "always"] = "prefill"
-    sinks: Tokens | None = None
+    sinks: Annotated[Tokens, Field(le=1024)] | None = None
     window: Annotated[Tokens, Field(ge=1, le=1024)] = 32
-    pooling: Pooling | None = None
+    pooling: Pooling = Pooling()
     slack: Annotated[float, Number, Field(ge=0, le=4)] = 0.1
     scorer: Literal["heavy-hitter"] = "heavy-hitter"
-    gamma: Annotated[float, Number, Field(ge=0, allow_inf_nan=False)] = PAPER_GAMMA
-    tau: tuple[Positive, Positive, Positive] = PAPER_TAU
+    gamma: Annotated[float, Number, Field(ge=0, le=1e6)] = PAPER_GAMMA
+    tau: Annotated[tuple[Exponent, Exponent, Exponent], BeforeValidator(_three)] = PAPER_TAU
 
     def __post_init__(self) -> None:
         # The paper keeps no sinks and averages over 5 neighbours; measured defaults elsewhere.
         if self.sinks is None:
             object.__setattr__(self, "sinks", 0 if self.policy == "arkv-paper" else 4)
-        if self.pooling is None:
-            default = Pooling("max", 31) if self.policy == "arkv" else Pooling("avg", 5)
-            object.__setattr__(self, "pooling", default)
+        pooling = self.pooling.completed("max" if self.policy == "arkv" else "avg")
+        object.__setattr__(self, "pooling", pooling)
         self._check_budget()
 
     def _check_budget(self) -> None:
@@ -88,6 +106,11 @@ class ArkvConfig:
                 raise ValueError(
                     f"budget as an integer is a cap in tokens and must be at least {least} "
                     f"(sinks + window + 1), got {self.budget}; write 1.0 for the whole"
+                )
+            if self.budget > MAX_TOKENS:
+                raise ValueError(
+                    f"budget as an integer is a cap in tokens and must be at most {MAX_TOKENS}, "
+                    f"got {self.budget}; write 1.0 for the whole"
                 )
         elif not 0 < self.budget <= 1:
             raise ValueError(
@@ -100,11 +123,12 @@ class ArkvConfig:
         assert self.sinks is not None
         return self.sinks + self.window
 
-    def budget_bytes(self, num_tokens: int, token_bytes: int) -> float:
+    def budget_bytes(self, num_tokens: int, token_bytes: int) -> int:
         """Byte budget of a request of ``num_tokens`` tokens of ``token_bytes`` bf16 bytes each."""
         if isinstance(self.budget, int):
-            return float(self.budget * token_bytes)
-        return self.budget * num_tokens * token_bytes
+            return self.budget * token_bytes
+        # Exact, so that a ratio which is just enough for fp8 is enough at every length.
+        return math.floor(Fraction(repr(self.budget)) * num_tokens * token_bytes)
 
     def describe(self) -> dict[str, Any]:
         """Every setting as plain data, defaults filled in."""
@@ -122,7 +146,7 @@ def load_config(policy: str, raw: str | Mapping[str, Any] | None = None) -> Arkv
     if policy == "none":
         if values:
             raise ConfigError(
-                f"{CONFIG_FLAG} must be empty with --kv-policy none, got {sorted(values)}; "
+                f"{CONFIG_FLAG} must be empty with --kv-policy none, got {list(values)}; "
                 "choose a policy or drop the config"
             )
         return None
@@ -149,7 +173,9 @@ def _as_mapping(raw: str | Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if isinstance(raw, Mapping):
         return dict(raw)
-    parsed = _read_yaml(raw[1:]) if raw.startswith("@") else _parse_json(raw)
+    parsed: Any = raw
+    if isinstance(raw, str):
+        parsed = _read_yaml(raw[1:]) if raw.startswith("@") else _parse_json(raw)
     if not isinstance(parsed, dict):
         raise ConfigError(
             f"{CONFIG_FLAG} must be a JSON or YAML mapping, got {type(parsed).__name__}"
@@ -160,10 +186,9 @@ def _as_mapping(raw: str | Mapping[str, Any] | None) -> dict[str, Any]:
 def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{CONFIG_FLAG} must be a JSON object or @file.yaml, got {text!r} ({error.msg} at "
-            f"character {error.pos})"
+            f"{CONFIG_FLAG} must be a JSON object or @file.yaml, got {text[:200]!r} ({error})"
         ) from None
 
 
@@ -174,7 +199,7 @@ def _read_yaml(path: str) -> Any:
         raise ConfigError(
             f"{CONFIG_FLAG} file {path!r} must be readable, got: {error.strerror}"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{CONFIG_FLAG} file {path!r} must be YAML, got: {reason}") from None
 

@@ -3,7 +3,8 @@
     ray job submit --working-dir . -- python jobs/longdoc.py --config configs/longdoc.yaml \
         --set output.dir=/data/summaries --set input.path=/data/corpus.parquet
 
-Exit code 0 when the run succeeded, 1 when it failed, 2 when the configuration is wrong.
+Exit code 0 when the run succeeded, 1 when it failed or more documents than run.max_failure_rate
+allows did, 2 when the configuration or the input is wrong, 143 when it was stopped (SIGTERM).
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.documents import open_documents
 from arkv_sglang.batch.load import load_config
 from arkv_sglang.batch.prompts import TokenizedPrompts, load_tokenizer
+from arkv_sglang.batch.redact import redact_uris
 from arkv_sglang.batch.run import check_outcome, package_versions, run_job
 from arkv_sglang.batch.types import (
+    BatchError,
     EngineInfo,
     EngineLost,
     Request,
@@ -135,17 +138,21 @@ def actor_options(config: JobConfig) -> dict[str, Any]:
 
 def reason(error: RayError) -> str:
     """The line of Ray's message that says what happened."""
-    text = str(getattr(error, "cause", None) or error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    name = type(cause).__name__
+    if not lines:
+        return name
+    # Ours and Ray's are sentences; of others the type says half, as in KeyError: 'text'.
+    return lines[-1] if isinstance(cause, BatchError | RayError) else f"{name}: {lines[-1]}"
 
 
 def say(message: str) -> None:
-    print(message, flush=True)
+    print(redact_uris(message), flush=True)
 
 
 def complain(message: object) -> None:
-    print(f"longdoc: {message}", file=sys.stderr, flush=True)
+    print(redact_uris(f"longdoc: {message}"), file=sys.stderr, flush=True)
 
 
 def warn_of_missing_resources(config: JobConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,19 +36,26 @@ RESULT_FILES = ("report.json", "report.html", "telemetry.parquet")
 
 
 class OutputFolder:
-    """Files under ``output.dir``, local or on an object store."""
+    """Files under ``output.dir``, local or on an object store. Those of an earlier run are removed
+    when the first is written: a run that never gets that far loses nothing."""
 
     def __init__(self, config: OutputConfig) -> None:
         self.dir = config.dir
         try:
             self.fs, self._root = pafs.FileSystem.from_uri(config.dir)
             self.fs.create_dir(f"{self._root}/{SUMMARIES}", recursive=True)
+            old = self._parts(".parquet", ".parquet.tmp")
+            self._earlier = [*old, *self._stale_results()]
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ConfigError(
                 f"output.dir must be a folder that can be written, got {config.dir!r} ({error}); "
                 "choose another"
             ) from None
-        self._clear(config.existing)
+        if old and config.existing == "fail":
+            raise ConfigError(
+                f"output.dir must hold no earlier results, got {self.dir!r} with "
+                f"{len(old)} part files; choose another or pass --set output.existing=replace"
+            )
 
     def path(self, name: str) -> str:
         """Where a person finds the file: an absolute path or a URI."""
@@ -55,6 +63,7 @@ class OutputFolder:
 
     def write(self, name: str, data: bytes | pa.Buffer) -> None:
         """Write ``name`` whole or not at all."""
+        self._remove_earlier()
         target = f"{self._root}/{name}"
         temporary = f"{target}.tmp"
         if isinstance(self.fs, pafs.LocalFileSystem):
@@ -75,8 +84,8 @@ class OutputFolder:
         self.write(name, sink.getvalue())
 
     def read_rows(self, columns: list[str]) -> pa.Table:
-        """The committed rows, without the columns that nobody asked for."""
-        paths = self._parts(".parquet")
+        """The rows of this run, without the columns that nobody asked for."""
+        paths = [path for path in self._parts(".parquet") if path not in self._earlier]
         parts = [pq.read_table(path, columns=columns, filesystem=self.fs) for path in paths]
         schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
         return pa.concat_tables(parts) if parts else schema.empty_table()
@@ -85,17 +94,15 @@ class OutputFolder:
         found = self.fs.get_file_info(pafs.FileSelector(f"{self._root}/{SUMMARIES}"))
         return sorted(f.path for f in found if f.base_name.endswith(suffixes))
 
-    def _clear(self, existing: str) -> None:
-        old = self._parts(".parquet", ".parquet.tmp")
-        if old and existing == "fail":
-            raise ConfigError(
-                f"output.dir must hold no earlier results, got {self.dir!r} with "
-                f"{len(old)} part files; choose another or pass --set output.existing=replace"
-            )
-        stale = [f"{self._root}/{name}" for name in RESULT_FILES]
-        for info in self.fs.get_file_info([*old, *stale]):
-            if info.type == pafs.FileType.File:
-                self.fs.delete_file(info.path)
+    def _stale_results(self) -> list[str]:
+        found = self.fs.get_file_info([f"{self._root}/{name}" for name in RESULT_FILES])
+        return [info.path for info in found if info.is_file]
+
+    def _remove_earlier(self) -> None:
+        while self._earlier:
+            with suppress(FileNotFoundError):
+                self.fs.delete_file(self._earlier[-1])
+            self._earlier.pop()
 
 
 class Committer:
@@ -110,10 +117,12 @@ class Committer:
         self._last_commit = time.monotonic()
         self.by_status: dict[str, int] = {}
 
-    def add(self, row: Row) -> None:
-        """Take a row; commit when enough of them or enough seconds have gathered."""
+    def add(self, row: Row, hold: bool = False) -> None:
+        """Take a row; unless told to hold, commit when enough rows or seconds have gathered."""
         self._rows.append(row)
         self.by_status[row.status] = self.by_status.get(row.status, 0) + 1
+        if hold:
+            return
         waited_s = time.monotonic() - self._last_commit
         if len(self._rows) >= self._config.rows_per_part or waited_s > self._config.part_period_s:
             self.commit()

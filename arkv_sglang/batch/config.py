@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, meta
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, field_validator
 from pydantic_core import PydanticCustomError
 
+from arkv_sglang.batch.redact import redact
+
 PROMPT_VARIABLES = ("text", "title", "doc_id")
-_SECRET = re.compile(r"(^|_)(token|secret|password|key|credentials?)$", re.IGNORECASE)
 
 Positive = Annotated[int, Field(gt=0)]
+Name = Annotated[str, Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 
@@ -27,16 +28,24 @@ def is_uri(path: str) -> bool:
     return "://" in path
 
 
+def _all_or_some(top_k: int) -> int:
+    if top_k != -1 and top_k < 1:
+        raise broken_rule("be at least 1, or -1 for all tokens", "correct it")
+    return top_k
+
+
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """Numbers are numbers: neither ``true`` nor ``"5"``, and finite, as the report is JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class InputConfig(Section):
-    path: Annotated[str, Field(min_length=1)]
+    path: Name
     format: Literal["auto", "parquet", "jsonl", "text"] = "auto"
-    id_column: str | None = "doc_id"
-    text_column: Annotated[str, Field(min_length=1)] = "text"
-    title_column: str | None = None
+    id_column: Name | None = "doc_id"
+    text_column: Name = "text"
+    title_column: Name | None = None
     limit: Positive | None = None
 
 
@@ -52,7 +61,9 @@ class PromptConfig(Section):
         try:
             used = meta.find_undeclared_variables(environment.parse(template))
         except TemplateSyntaxError as error:
-            raise broken_rule(f"be a Jinja2 template ({error})", "correct its syntax") from None
+            raise broken_rule(
+                f"be a Jinja2 template ({error.message})", "correct its syntax"
+            ) from None
         if not {"text"} <= used <= set(PROMPT_VARIABLES):
             raise broken_rule(
                 "use the variable text and no other than text, title and doc_id",
@@ -73,7 +84,7 @@ class SamplingConfig(Section):
     max_new_tokens: Positive = 256
     temperature: Annotated[float, Field(ge=0)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: int = -1
+    top_k: Annotated[int, AfterValidator(_all_or_some)] = -1
     min_p: Ratio = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
@@ -126,7 +137,7 @@ class JobConfig(Section):
     input: InputConfig
     prompt: PromptConfig = PromptConfig()
     sampling: SamplingConfig = SamplingConfig()
-    engine: dict[str, Any]
+    engine: dict[str, JsonValue]
     engines: EnginesConfig = EnginesConfig()
     output: OutputConfig
     run: RunConfig = RunConfig()
@@ -152,10 +163,5 @@ class JobConfig(Section):
 
     def snapshot(self) -> dict[str, Any]:
         """The configuration as plain data, with secrets blanked, for manifests and reports."""
-        return _without_secrets(self.model_dump(mode="json"))
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: "***" if _SECRET.search(k) else _without_secrets(v) for k, v in value.items()}
-    return value
+        snapshot: dict[str, Any] = redact(self.model_dump(mode="json"))
+        return snapshot

@@ -7,136 +7,97 @@ import io
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from arkv_sglang.batch.config import InputConfig, is_uri
-from arkv_sglang.batch.types import BadDocument, Document, Source
-from arkv_sglang.config import ConfigError
+from arkv_sglang.batch.config import InputConfig
+from arkv_sglang.batch.inputs import check_columns, find_files
+from arkv_sglang.batch.types import BadDocument, Document, Source, describe
 
-SUFFIXES = {
-    "parquet": (".parquet",),
-    "jsonl": (".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.zst"),
-    "text": (".txt", ".md"),
-}
-# A record: where it stands (for messages and for want of an id), and its fields or what is wrong.
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+# A record: where it stands (for want of an id), and its fields or what is wrong with it.
 Record = tuple[str, dict[str, Any] | str]
+Numbered = Iterator[tuple[int, dict[str, Any] | str]]
 
 
 def open_documents(config: InputConfig) -> Source:
     """Check the input at once (ConfigError), then return an iterator that reads it lazily."""
-    fs, root = _locate(config.path)
-    paths = _list(fs, root, config.path)
-    kind = config.format if config.format != "auto" else _guess(paths, config.path)
-    paths = [path for path in paths if path.endswith(SUFFIXES[kind])] if len(paths) > 1 else paths
+    fs, root, kind, paths = find_files(config)
     if kind == "text":
-        records: Iterator[Record] = _read_text(fs, root, paths)
+        records = _text_records(fs, root, paths)
         config = config.model_copy(update={"id_column": "doc_id", "text_column": "text"})
     elif kind == "jsonl":
-        records = _chain(paths, lambda path: _read_jsonl(fs, path))
+        records = _records(root, paths, partial(_read_jsonl, fs))
     else:
         columns = [config.text_column, *filter(None, (config.id_column, config.title_column))]
-        for path in paths:
-            _check_columns(fs, path, columns)
-        records = _chain(paths, lambda path: _read_parquet(fs, path, columns))
+        check_columns(fs, paths, columns)
+        records = _records(root, paths, partial(_read_parquet, fs, columns))
     return itertools.islice(_documents(records, config), config.limit)
 
 
-def _chain(paths: list[str], read: Callable[[str], Iterator[Record]]) -> Iterator[Record]:
-    return itertools.chain.from_iterable(map(read, paths))
+# From files to records
 
 
-def _locate(path: str) -> tuple[pafs.FileSystem, str]:
-    try:
-        return pafs.FileSystem.from_uri(path if is_uri(path) else str(Path(path).resolve()))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigError(
-            f"input.path must be a path or a URI, got {path!r} ({error}); correct it"
-        ) from None
+def _records(root: str, paths: list[str], read: Callable[[str], Numbered]) -> Iterator[Record]:
+    for path in paths:
+        name = _relative(path, root)
+        number = 0
+        try:
+            for number, fields in read(path):
+                yield f"{name}#{number}", fields
+        except Exception as error:
+            yield f"{name}#{number + 1}", f"the rest of {name} cannot be read ({describe(error)})"
 
 
-def _list(fs: pafs.FileSystem, root: str, given: str) -> list[str]:
-    info = fs.get_file_info(root)
-    if info.type == pafs.FileType.NotFound:
-        raise ConfigError(
-            f"input.path must exist, got {given!r}; a relative path is taken from the job's "
-            "working directory, so give the whole path if the file does not travel with it"
-        )
-    if info.type == pafs.FileType.File:
-        return [root]
-    found = fs.get_file_info(pafs.FileSelector(root, recursive=True))
-    known = tuple(itertools.chain.from_iterable(SUFFIXES.values()))
-    paths = sorted(f.path for f in found if f.is_file and f.path.endswith(known))
-    if not paths:
-        raise ConfigError(
-            f"input.path must hold documents, got {given!r} with no file that ends in "
-            f"{', '.join(known)}; name another folder"
-        )
-    return paths
+def _text_records(fs: pafs.FileSystem, root: str, paths: list[str]) -> Iterator[Record]:
+    for path in paths:
+        name = _relative(path, root)
+        try:
+            with fs.open_input_stream(path, compression=None) as stream:
+                text = stream.read()
+        except Exception as error:
+            yield name, f"the file cannot be read ({describe(error)})"
+            continue
+        yield name, {"doc_id": name, "text": text}
 
 
-def _guess(paths: list[str], given: str) -> str:
-    for kind, suffixes in SUFFIXES.items():
-        if any(path.endswith(suffixes) for path in paths):
-            return kind
-    raise ConfigError(
-        f"input.format must be given for a file of this name, got 'auto' for {given!r}; "
-        f"set it to one of {', '.join(SUFFIXES)}"
-    )
+def _relative(path: str, root: str) -> str:
+    return path.removeprefix(root).lstrip("/") or PurePosixPath(path).name
 
 
-def _check_columns(fs: pafs.FileSystem, path: str, columns: list[str]) -> None:
-    try:
-        with fs.open_input_file(path) as file:
-            names = pq.read_schema(file).names
-    except pa.ArrowException as error:
-        raise ConfigError(
-            f"input.path must be readable as Parquet, got {path!r} ({error}); correct it"
-        ) from None
-    for column in columns:
-        if column not in names:
-            raise ConfigError(
-                f"input columns must exist in the file, got {column!r} for {path!r}; "
-                f"the file has {', '.join(names)}"
-            )
-
-
-def _read_parquet(fs: pafs.FileSystem, path: str, columns: list[str]) -> Iterator[Record]:
-    name = PurePosixPath(path).name
+def _read_parquet(fs: pafs.FileSystem, columns: list[str], path: str) -> Numbered:
     number = itertools.count(1)
+    with fs.open_input_file(path) as file:
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=64, columns=columns):
+            for scalars in zip(*map(batch.column, columns), strict=True):
+                yield next(number), dict(zip(columns, map(_value, scalars), strict=True))
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """Text as bytes, since it may be undecodable. What Python cannot hold (a date in the year
+    300000) stays as it is: it is refused later, alone, like any other value that is no text."""
+    if isinstance(scalar, pa.BinaryScalar):
+        return scalar.as_buffer().to_pybytes() if scalar.is_valid else None
     try:
-        with fs.open_input_file(path) as file:
-            for batch in pq.ParquetFile(file).iter_batches(batch_size=64, columns=columns):
-                # As bytes, so that one undecodable value does not spoil its whole batch.
-                arrays = [_as_bytes(batch.column(c)).to_pylist() for c in columns]
-                for values in zip(*arrays, strict=True):
-                    fields = dict(zip(columns, values, strict=True))
-                    yield f"{name}#{next(number)}", fields
-    except (pa.ArrowException, OSError) as error:
-        yield f"{name}#{next(number)}", f"the rest of {name} cannot be read ({error})"
+        return scalar.as_py()
+    except Exception:
+        return scalar
 
 
-def _as_bytes(array: pa.Array) -> pa.Array:
-    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        return pc.cast(array, pa.large_binary())
-    return array
-
-
-def _read_jsonl(fs: pafs.FileSystem, path: str) -> Iterator[Record]:
-    name = PurePosixPath(path).name
-    number = 0
-    try:
-        with fs.open_input_stream(path) as stream, io.BufferedReader(stream) as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield f"{name}#{number}", _parse(line)
-    except OSError as error:
-        yield f"{name}#{number + 1}", f"the rest of {name} cannot be read ({error})"
+def _read_jsonl(fs: pafs.FileSystem, path: str) -> Numbered:
+    compression = COMPRESSIONS.get(PurePosixPath(path).suffix.lower())
+    with (
+        fs.open_input_stream(path, compression=compression) as stream,
+        io.BufferedReader(stream) as lines,
+    ):
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield number, _parse(line)
 
 
 def _parse(line: bytes) -> dict[str, Any] | str:
@@ -147,47 +108,48 @@ def _parse(line: bytes) -> dict[str, Any] | str:
     return fields if isinstance(fields, dict) else "the line is not a JSON object"
 
 
-def _read_text(fs: pafs.FileSystem, root: str, paths: list[str]) -> Iterator[Record]:
-    for path in paths:
-        name = path.removeprefix(root).lstrip("/") or PurePosixPath(path).name
-        try:
-            with fs.open_input_stream(path, compression=None) as stream:
-                text = stream.read()
-        except OSError as error:
-            yield name, f"the file cannot be read ({error})"
-            continue
-        yield name, {"doc_id": name, "text": text}
+# From records to documents
 
 
 def _documents(records: Iterator[Record], config: InputConfig) -> Source:
-    seen: set[str] = set()
+    """Every doc_id once, a stand-in for a missing one included: it is a key of the output."""
+    used: set[str] = set()
     for place, record in records:
         try:
-            document = _document(place, record, config)
+            if isinstance(record, str):
+                raise ValueError(record)
+            doc_id = _doc_id(record, config)
+            if doc_id in used:
+                raise ValueError(f"doc_id {doc_id!r} was already used in this input")
         except ValueError as error:
-            yield BadDocument(place, str(error))
-            continue
-        if document.doc_id in seen:
-            # Its own id, so that doc_id stays a key of the output.
-            yield BadDocument(place, f"doc_id {document.doc_id!r} was already used in this input")
-            continue
-        seen.add(document.doc_id)
-        if document.text.strip():
-            yield document
+            document: Document | BadDocument = BadDocument(_unused(place, used), str(error))
         else:
-            yield BadDocument(document.doc_id, "the text is empty")
+            document = _document(doc_id, record, config)
+        used.add(document.doc_id)
+        yield document
 
 
-def _document(place: str, record: dict[str, Any] | str, config: InputConfig) -> Document:
-    if isinstance(record, str):
-        raise ValueError(record)
-    text = _text(record.get(config.text_column), config.text_column)
-    title = record.get(config.title_column) if config.title_column else None
+def _doc_id(record: dict[str, Any], config: InputConfig) -> str:
     if config.id_column is None:
-        doc_id = hashlib.sha256(text.encode()).hexdigest()[:16]
-    else:
-        doc_id = _id(record.get(config.id_column), config.id_column)
-    return Document(doc_id, text, "" if title is None else _text(title, "title"))
+        text = _text(record.get(config.text_column), config.text_column)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _id(record.get(config.id_column), config.id_column)
+
+
+def _document(doc_id: str, record: dict[str, Any], config: InputConfig) -> Document | BadDocument:
+    title = record.get(config.title_column) if config.title_column else None
+    try:
+        text = _text(record.get(config.text_column), config.text_column)
+        if not text.strip():
+            raise ValueError("the text is empty")
+        return Document(doc_id, text, "" if title is None else _text(title, "title"))
+    except ValueError as error:
+        return BadDocument(doc_id, str(error))
+
+
+def _unused(place: str, used: set[str]) -> str:
+    numbered = (f"{place}~{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain((place,), numbered) if name not in used)
 
 
 def _text(value: Any, column: str) -> str:
@@ -208,7 +170,8 @@ def _text(value: Any, column: str) -> str:
 
 
 def _id(value: Any, column: str) -> str:
-    doc_id = str(value) if isinstance(value, int) else _text(value, column)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    doc_id = str(value) if is_number else _text(value, column)
     if not doc_id.strip():
         raise ValueError(f"{column} is empty")
     return doc_id

@@ -11,8 +11,16 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from arkv_sglang.batch.config import JobConfig
+from arkv_sglang.batch.redact import redact
 from arkv_sglang.config import ConfigError
 from arkv_sglang.config import load_config as load_policy
+
+# ValueError: a date or a number that YAML's grammar has and Python has not.
+_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+_RULES = {
+    "invalid-json-value": "be a value that JSON has too",
+    "recursion_loop": "not contain itself",
+}
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
@@ -25,7 +33,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     except ValidationError as error:
         raise ConfigError("\n".join(map(_sentence, error.errors()))) from None
     # The engine would refuse it too, a minute later.
-    load_policy(config.engine.get("kv_policy", "none"), config.engine.get("kv_policy_config"))
+    engine: Mapping[str, Any] = config.engine
+    load_policy(engine.get("kv_policy", "none"), engine.get("kv_policy_config"))
     return config
 
 
@@ -37,7 +46,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
             f"--config must name a readable file, got {str(path)!r} ({error.strerror}); "
             "a path inside the working directory is relative to it"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except _NOT_YAML as error:
         detail = " ".join(str(error).split())
         raise ConfigError(
             f"--config must be YAML, got {str(path)!r} ({detail}); correct it there"
@@ -55,25 +64,24 @@ def _apply(data: dict[str, Any], override: str) -> None:
     *parents, leaf = key.split(".")
     if not equals or not all((*parents, leaf)):
         raise ConfigError(
-            f"--set must be dotted.key=value, got {override!r}; "
-            "write for example --set input.limit=10"
+            f"--set must be dotted.key=value, got {key!r}; write for example --set input.limit=10"
         )
     for parent in parents:
         child = data.setdefault(parent, {})
         if not isinstance(child, dict):
             raise ConfigError(
-                f"--set must reach a key in a section, got {override!r} where {parent} is "
-                f"{child!r}; name a key that the section has"
+                f"--set must reach a key in a section, got {key!r} where {parent} is no section; "
+                "name a key that the section has"
             )
         data = child
     try:
         data[leaf] = yaml.safe_load(value)
-    except yaml.YAMLError:
+    except _NOT_YAML:
         data[leaf] = value
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
-    loc = ".".join(str(part) for part in error["loc"])
+    loc = ".".join(map(str, _place(error["loc"])))
     if error["type"] == "missing":
         return (
             f"{loc} must be given, got nothing; add it to the config file or pass --set {loc}=VALUE"
@@ -84,9 +92,22 @@ def _sentence(error: Mapping[str, Any]) -> str:
     if error["type"] == "rule":
         rule, remedy = error["ctx"]["rule"], error["ctx"]["remedy"]
     else:
-        rule = re.sub(r"^.*? should ", "", error["msg"])
+        rule = _RULES.get(error["type"]) or re.sub(r"^.*? should ", "", error["msg"])
         remedy = f"correct it in the config file or pass --set {loc}=VALUE"
-    return f"{loc} must {rule}, got {error['input']!r}; {remedy}"
+    return f"{loc} must {rule}, got {_shown(error)}; {remedy}"
+
+
+def _place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """In engine, where any JSON may stand, pydantic names the kind of value after each key."""
+    return loc[:2] + loc[3::2] if loc[0] == "engine" else loc
+
+
+def _shown(error: Mapping[str, Any]) -> str:
+    key = _place(error["loc"])[-1]
+    try:
+        return repr(redact({key: error["input"]})[key])
+    except RecursionError:
+        return "a loop"
 
 
 def _known_keys(section: tuple[str, ...]) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from arkv_sglang.batch.scheduler import Lane, Scheduler
-from arkv_sglang.batch.types import OK, EngineLost, RequestFailed, Sample
+from arkv_sglang.batch.types import OK, EngineLost, Sample, describe
 
 MIB = 1 << 20
 
@@ -26,6 +27,8 @@ class Series:
     _count: int = 0
 
     def add(self, sample: Sample) -> None:
+        # The report is JSON, which has neither infinity nor NaN.
+        sample = {key: value for key, value in sample.items() if math.isfinite(value)}
         self.last = sample
         for key, value in sample.items():
             self.peaks[key] = max(value, self.peaks.get(key, value))
@@ -66,13 +69,12 @@ class Monitor:
             return
         try:
             values = await lane.engine.sample()
+            self.series[lane.engine.name].add({"t_s": time.monotonic() - self._started, **values})
         except EngineLost:
             # The request that was lost with it tells the scheduler.
             return
-        except RequestFailed as error:
-            self._complain_once(f"no telemetry of {lane.engine.name}: {error}")
-            return
-        self.series[lane.engine.name].add({"t_s": time.monotonic() - self._started, **values})
+        except Exception as error:
+            self._complain_once(f"no telemetry of {lane.engine.name}: {describe(error)}")
 
     def _complain_once(self, message: str) -> None:
         if message not in self._complaints:

@@ -55,8 +55,9 @@ def load_tokenizer(engine: dict[str, Any]) -> Any:
             trust_remote_code=bool(engine.get("trust_remote_code", False)),
             revision=engine.get("revision") or "main",
         )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except Exception as error:
+        # A file that is none makes the libraries below raise anything.
+        reason = [*str(error).strip().splitlines(), type(error).__name__][0]
         raise ConfigError(
             f"engine.model_path must hold a tokenizer, got {path!r} ({reason}); "
             "correct it or set engine.tokenizer_path"

@@ -18,7 +18,15 @@ from arkv_sglang.batch.commit import ROW_SCHEMA, Committer, OutputFolder
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.monitor import Monitor
 from arkv_sglang.batch.scheduler import Lane, Limits, Scheduler
-from arkv_sglang.batch.types import OK, Engine, PromptBuilder, RunFailed, Source
+from arkv_sglang.batch.types import (
+    OK,
+    STATUSES,
+    Engine,
+    PromptBuilder,
+    Row,
+    RunFailed,
+    Source,
+)
 from arkv_sglang.report.aggregate import build_report
 from arkv_sglang.report.html import render_html
 from arkv_sglang.report.table import format_table
@@ -47,15 +55,18 @@ async def run_job(
     started_at, started = datetime.now(UTC), time.monotonic()
     run_id = started_at.strftime("%Y%m%dT%H%M%S%fZ")
     committer = Committer(folder, run_id, config.output)
-    scheduler = Scheduler(list(engines), source, prompts, committer.add, limits(config))
+
+    def emit(row: Row) -> None:
+        # Before an engine is up nothing is done that is worth an earlier run's results.
+        committer.add(row, hold=not scheduler.has_started)
+
+    scheduler = Scheduler(list(engines), source, prompts, emit, limits(config))
     monitor = Monitor(scheduler, committer.by_status, say)
     try:
         await _run_watched(scheduler, monitor, config)
-    except RunFailed:
-        # No engine started: nothing was done that is worth keeping.
-        raise
     except BaseException:
-        committer.commit()
+        if scheduler.has_started:
+            committer.commit()
         raise
     committer.commit()
     say(monitor.line())
@@ -74,11 +85,13 @@ def check_outcome(report: dict[str, Any], max_failure_rate: float) -> None:
     total, failed = documents["all"], documents["all"] - documents[OK]
     if not total:
         raise RunFailed("the input held no documents")
+    counts = ", ".join(f"{documents[s]} {s}" for s in STATUSES if s != OK and documents[s])
     if not documents[OK]:
-        raise RunFailed(f"none of {total} documents succeeded: {report['failures'][0]['error']}")
+        error = report["failures"][0]["error"]
+        raise RunFailed(f"none of {total} documents succeeded ({counts}); the first: {error}")
     if failed / total > max_failure_rate:
         raise RunFailed(
-            f"{failed} of {total} documents failed, more than run.max_failure_rate "
+            f"{failed} of {total} documents failed ({counts}), more than run.max_failure_rate "
             f"{max_failure_rate:g} allows"
         )
 

@@ -23,10 +23,10 @@ from arkv_sglang.batch.types import (
     EngineLost,
     PromptBuilder,
     Request,
-    RequestFailed,
     Row,
     RunFailed,
     Source,
+    describe,
 )
 
 MAX_LONE_DEATHS = 2
@@ -99,9 +99,14 @@ class Scheduler:
             group.create_task(self._feed())
             for lane in self.lanes:
                 group.create_task(self._drive(lane))
-        if self._stranded() and all(lane.info is None for lane in self.lanes):
+        if self._stranded() and not self.has_started:
             raise RunFailed(f"no engine started: {self._why_gone()}")
         self._give_up_the_rest()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether any engine ever came up."""
+        return any(lane.info is not None for lane in self.lanes)
 
     @property
     def num_waiting(self) -> int:
@@ -137,8 +142,9 @@ class Scheduler:
             return rows.invalid(document.doc_id, document.error)
         try:
             return self._prompts.build(document)
-        except ValueError as error:
-            return rows.invalid(document.doc_id, f"the prompt cannot be made: {error}")
+        except Exception as error:
+            # The user's template and the model's run on the document, and may raise anything.
+            return rows.invalid(document.doc_id, f"the prompt cannot be made: {describe(error)}")
 
     def _push(self, request: Request) -> None:
         heapq.heappush(self._waiting, (-request.prompt_tokens, next(self._order), Work(request)))
@@ -162,8 +168,8 @@ class Scheduler:
             if not starting.done():
                 return False
             lane.info = starting.result()
-        except EngineLost as error:
-            lane.gone = str(error)
+        except Exception as error:
+            lane.gone = describe(error)
         finally:
             starting.cancel()
             finished.cancel()
@@ -231,8 +237,9 @@ class Scheduler:
             self._lose(lane, work, str(error))
         except TimeoutError:
             self._fail(lane, work, f"no answer within {self._limits.request_timeout_s:g} s")
-        except RequestFailed as error:
-            self._fail(lane, work, str(error))
+        except Exception as error:
+            # Not RequestFailed alone: whatever it is, it costs one document and not the run.
+            self._fail(lane, work, describe(error))
         else:
             self._emit(rows.answered(request, result, lane.engine.name))
             lane.docs += 1

@@ -28,16 +28,29 @@ KV_KEYS = (
 )
 
 
-class RunFailed(RuntimeError):
-    """The run cannot go on; the message is one sentence for the person who started it."""
+class BatchError(RuntimeError):
+    """Its message is one sentence for the person who started the run."""
 
 
-class EngineLost(RuntimeError):
+class RunFailed(BatchError):
+    """The run cannot go on."""
+
+
+class EngineLost(BatchError):
     """The engine died, or never came up, with the request possibly half done."""
 
 
-class RequestFailed(RuntimeError):
+class RequestFailed(BatchError):
     """The engine is well and refused or failed this one request."""
+
+
+def describe(error: Exception) -> str:
+    """What happened, in one line. An error that is not ours is named: ``'text'`` alone is none."""
+    message = " ".join(str(error).split())
+    if isinstance(error, BatchError):
+        return message
+    name = type(error).__name__
+    return f"{name}: {message}" if message else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class BadDocument:
-    """An input record that is no document; ``error`` is one sentence."""
+    """An input record that is no document; ``error`` is one sentence. Without a valid id of its
+    own it goes by where it stands."""
 
     doc_id: str
     error: str
@@ -130,7 +144,7 @@ class Engine(Protocol):
 
 class PromptBuilder(Protocol):
     def build(self, document: Document) -> Request:
-        """Turn a document into a request. Raises ValueError with one sentence."""
+        """Turn a document into a request. Whatever it raises makes that document invalid."""
 
 
 Source = Iterator[Document | BadDocument]

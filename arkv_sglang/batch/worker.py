@@ -43,9 +43,11 @@ class EngineWorker:
 
     def info(self) -> EngineInfo:
         scheduler = self._engine._scheduler_init_result.scheduler_infos[0]
+        arkv = self._on_loop(self._internal_state()).get("arkv") or {}
         return EngineInfo(
             context_tokens=self._engine.tokenizer_manager.context_len,
-            capacity_tokens=scheduler["max_total_num_tokens"],
+            # SGLang's own figure counts slots, of which a KV policy has more than the arena holds.
+            capacity_tokens=arkv.get("arkv_capacity_tokens", scheduler["max_total_num_tokens"]),
             device=str(self._engine.server_args.device),
             versions=self._versions,
         )
@@ -88,10 +90,13 @@ class EngineWorker:
         return _result(last, first - started, time.perf_counter() - started)
 
     async def _read_state(self) -> dict[str, float]:
-        manager = self._engine.tokenizer_manager
-        state = (await manager.get_internal_state())[0]
-        loads = await manager.get_loads()
+        state = await self._internal_state()
+        loads = await self._engine.tokenizer_manager.get_loads()
         return telemetry(state, loads[0] if loads else None)
+
+    async def _internal_state(self) -> dict[str, Any]:
+        states: list[dict[str, Any]] = await self._engine.tokenizer_manager.get_internal_state()
+        return states[0]
 
     def _watch_children(self) -> None:
         """A dead scheduler leaves every request waiting for ever, so the process must die too."""

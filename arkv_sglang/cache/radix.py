@@ -18,6 +18,7 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, TreeNode
 
 from arkv_sglang.cache.heat import heat_of
 from arkv_sglang.core import ROW_UNITS, STORED_TIERS, Tier
+from arkv_sglang.kernels.api import NaNError
 from arkv_sglang.storage.store import KVStore
 
 
@@ -31,7 +32,7 @@ class RequestController(Protocol):
     def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None: ...
     def wants_view(self, req: Any) -> bool: ...
     def view_units(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> int: ...
-    def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> None: ...
+    def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> bool: ...
     def release(self, req: Any) -> None: ...
 
 
@@ -77,7 +78,8 @@ class ArkvRadixCache(RadixCache):
                 break
         else:
             return False
-        self.controller.make_view(req, slots, shared)
+        if not self.controller.make_view(req, slots, shared):
+            return False
         self._let_go(req)
         self._forget(taken)
         self.req_to_token_pool.write((req.kv.req_pool_idx, slice(0, own_from)), 0)
@@ -151,9 +153,14 @@ class ArkvRadixCache(RadixCache):
     def _demote(self, node: TreeNode) -> int:
         if _is_demoted(node):
             return 0
+        try:
+            freed = self.store.demote_slots(node.value)
+        except NaNError:
+            # Eviction gets rid of it.
+            return 0
         node.demoted = True
         self.nodes_demoted_total += 1
-        return self.store.demote_slots(node.value)
+        return freed
 
     def _nodes(self) -> Iterator[TreeNode]:
         stack = list(self.root_node.children.values())

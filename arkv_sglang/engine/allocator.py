@@ -6,6 +6,7 @@ freed slots may wait for SGLang's deferred groups.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 import torch
@@ -45,6 +46,19 @@ class ArkvAllocator(TokenToKVPoolAllocator):
     def capacity_tokens(self) -> int:
         """bf16 tokens that the whole arena holds."""
         return self.store.num_units // self.token_units
+
+    def fits(
+        self, room_tokens: float, input_tokens: int, max_new_tokens: int, extend_tokens: int
+    ) -> bool:
+        """Whether a request may be admitted into ``room_tokens`` (bf16-token equivalents).
+
+        It needs its uncached prompt in bf16 first, and then what it is compressed to; one token is
+        spared, as SGLang spares a page. Asked on arrival of an empty arena, too, so that nothing is
+        taken in that could wait for ever.
+        """
+        final = self.controller.final_tokens(input_tokens, max_new_tokens)
+        total = min(extend_tokens + max_new_tokens, final)
+        return max(extend_tokens, total) + self.page_size < room_tokens
 
     def room_tokens(self, tree_cache: Any) -> float:
         """bf16 tokens that can be had: the lesser of slots and units, with what can be evicted."""
@@ -90,22 +104,13 @@ class ArkvAllocator(TokenToKVPoolAllocator):
         chunk_size: int | None,
     ) -> int | None:
         """Clip generation to what an empty arena holds; None when the prompt cannot fit."""
-        capacity = self.capacity_tokens
-        if input_tokens >= capacity:
-            return None
-        if not self.controller.compresses(input_tokens, max_new_tokens):
-            return max(0, min(max_new_tokens, capacity - input_tokens - 1))
-        return self._fitting_generation(input_tokens, max_new_tokens, capacity)
-
-    def _fitting_generation(self, input_tokens: int, max_new_tokens: int, capacity: int) -> int:
-        fits, too_many = 0, max_new_tokens + 1
-        while too_many - fits > 1:
-            middle = (fits + too_many) // 2
-            if self.controller.final_tokens(input_tokens, middle) < capacity:
-                fits = middle
-            else:
-                too_many = middle
-        return fits
+        room = self.store.num_units / self.token_units
+        too_long = bisect_left(
+            range(max_new_tokens + 1),
+            True,
+            key=lambda n: not self.fits(room, input_tokens, n, input_tokens),
+        )
+        return too_long - 1 if too_long else None
 
     # -- integrity --
 

@@ -42,9 +42,10 @@ class ArkvPrefillBudget(PrefillBudget):
     ) -> tuple[bool, int | None]:
         if self._parked:
             return False, None
-        final = self.allocator.controller.final_tokens(input_tokens, max_new_tokens)
-        needed = max(extend_input_len, min(total_tokens, final)) + self.page_size
-        return (True, chunk_limit) if needed < self.remaining_total else (False, None)
+        fits = self.allocator.fits(
+            self.remaining_total, input_tokens, max_new_tokens, extend_input_len
+        )
+        return (True, chunk_limit) if fits else (False, None)
 
     def can_allocate_prefill(self, **kwargs: Any) -> bool:
         return not self._parked and super().can_allocate_prefill(**kwargs)

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
 from arkv_sglang import policy
 from arkv_sglang.config import ArkvConfig
 from arkv_sglang.core import Geometry, Tier, TierPlan
 from arkv_sglang.engine.prompt import PromptScores, WindowQueries, score_prompt
 from arkv_sglang.engine.record import RequestRecord
+from arkv_sglang.kernels.api import NaNError
 from arkv_sglang.storage.store import KVStore
 from arkv_sglang.storage.views import RequestView
 
@@ -95,21 +97,29 @@ class Controller:
         longest = num_tokens + (max_new_tokens if isinstance(self.config.budget, int) else 0)
         return longest * self.geometry.token_bytes > self.budget_bytes(num_tokens)
 
-    def budget_bytes(self, num_tokens: int) -> float:
+    def budget_bytes(self, num_tokens: int) -> int:
         """The request's byte budget; never less than its protected tokens in bf16."""
         token_bytes = self.geometry.token_bytes
         floor = min(self.config.num_protected, num_tokens) * token_bytes
         return max(self.config.budget_bytes(num_tokens, token_bytes), floor)
 
     def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None:
-        """Score the prompt and plan its view; returns each token's attention, fp32 [T]."""
+        """Score the prompt and plan its view; returns each token's attention, fp32 [T].
+
+        None where there is none to speak of: no pass has run, or the model gave NaN.
+        """
         state = self.states.get(req.kv.req_pool_idx)
         if state is None or not state.queries.complete:
             return None
         prompt = score_prompt(self.config, self.store, state.queries, slots, self.scale)
         state.queries.clear()
         state.record.observe_slots(self.store, slots)
-        if self.compresses(len(slots), _remaining_tokens(req)):
+        compresses = self.compresses(len(slots), _remaining_tokens(req))
+        if bool(prompt.attention.isnan().any()):
+            if compresses:
+                _give_up(req)
+            return None
+        if compresses:
             state.scores = prompt
             state.plan = self._plan(
                 prompt.scores,
@@ -151,21 +161,26 @@ class Controller:
         """Net units that `make_view` would take; negative when it frees some."""
         return self.store.view_units_needed(slots, self._plan_of(req, len(slots)), shared)
 
-    def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> None:
-        """Privatize; the room must be there (`view_units`)."""
+    def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> bool:
+        """Privatize; the room must be there (`view_units`). False: the request was given up."""
         state = self.states[req.kv.req_pool_idx]
         plan = self._plan_of(req, len(slots))
         assert state.scores is not None
         mean, variance = state.scores.statistics(len(slots))
-        state.view = self.store.create_view(
-            slots,
-            plan,
-            torch.arange(len(slots), device=slots.device),
-            mean,
-            variance,
-            state.scores.num_queries,
-            shared,
-        )
+        try:
+            state.view = self.store.create_view(
+                slots,
+                plan,
+                torch.arange(len(slots), device=slots.device),
+                mean,
+                variance,
+                state.scores.num_queries,
+                shared,
+            )
+        except NaNError:
+            state.plan = state.scores = None
+            _give_up(req)
+            return False
         self.totals.privatized += 1
         self._room_freed = True
         self.totals.taken_over += int(not bool(shared.all()))
@@ -173,6 +188,7 @@ class Controller:
         state.record.observe_view(self.store, state.view)
         state.plan = None
         state.scores = state.scores.without_tokens()
+        return True
 
     def _plan_of(self, req: Any, num_tokens: int) -> TierPlan:
         """The waiting plan; tokens that were decoded since it was made stay original."""
@@ -207,8 +223,12 @@ class Controller:
         num_rows = int((~absent).sum(1).max())
         assert state.scores is not None
         plan = self._plan(scores, now.positions, num_rows, num_tokens, state.scores.oq_ratio)
+        try:
+            self.store.replan_view(state.view, plan)
+        except NaNError:
+            _give_up(req)
+            return
         state.record.planned(plan, absent)
-        self.store.replan_view(state.view, plan)
         self.totals.replanned += 1
         self._room_freed = True
 
@@ -252,6 +272,12 @@ class Controller:
         self.states.clear()
 
 
+def _give_up(req: Any) -> None:
+    """End one request at its next step, and leave the others alone."""
+    # Without a status code: with one, the other requests of the same call would get an exception.
+    req.to_finish = FINISH_ABORT("the model gave NaN for this request, and NaN cannot be quantized")
+
+
 def _remaining_tokens(req: Any) -> int:
     return max(req.sampling_params.max_new_tokens - len(req.output_ids), 0)
 
@@ -260,7 +286,6 @@ def _pool_by_position(
     scores: torch.Tensor, positions: torch.Tensor, absent: torch.Tensor, config: ArkvConfig
 ) -> torch.Tensor:
     """Pool [L, N] scores over neighbours in the text; rows of a view are in no order."""
-    assert config.pooling is not None
     order = positions.masked_fill(absent, torch.iinfo(positions.dtype).max).argsort(dim=1)
     in_text = scores.masked_fill(absent, 0).gather(1, order)
     pooled = torch.empty_like(scores).scatter_(1, order, policy.pool(in_text, config.pooling))

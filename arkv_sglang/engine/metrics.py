@@ -27,6 +27,7 @@ def figures(allocator: ArkvAllocator, tree_cache: Any) -> dict[str, int]:
     found = {
         "arkv_arena_bytes": usage.arena_bytes,
         "arkv_free_bytes": usage.free_bytes,
+        "arkv_capacity_tokens": allocator.capacity_tokens,
         "arkv_overhead_bytes": usage.overhead_bytes_total,
     }
     tree = tree_cache.bytes_by_tier()

@@ -74,7 +74,6 @@ def score_prompt(
     scale: float,
 ) -> PromptScores:
     """Attention of the last queries over the prompt in ``slots`` [T], and the scores from it."""
-    assert config.pooling is not None
     means, variances, scores, layers = [], [], [], []
     for layer in range(store.geometry.num_layers):
         window = queries.layer(layer)
@@ -103,7 +102,6 @@ def _pooled_scores(
 
     The window itself is protected, and takes no part in the pooling (algorithm, section 1).
     """
-    assert config.pooling is not None
     outside = mean.shape[1] - num_queries
     hitters = policy.heavy_hitter(mean[:, :outside], variance[:, :outside], config.gamma)
     return F.pad(policy.pool(hitters, config.pooling).mean(0), (0, num_queries))

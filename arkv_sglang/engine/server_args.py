@@ -17,8 +17,8 @@ class ArkvServerArgs(stock.ServerArgs, dict=True, kw_only=True):  # type: ignore
         str,
         Arg(
             help="How the KV cache holds tokens: 'none' is stock SGLang; 'original' keeps bf16 or "
-            "evicts; 'quantized' keeps fp8 or evicts; 'arkv-paper' and 'arkv' use bf16, fp8 and "
-            "eviction.",
+            "evicts; 'quantized' keeps fp8 or evicts, with sinks and window in bf16; 'arkv-paper' "
+            "and 'arkv' use bf16, fp8 and eviction.",
             choices=list(POLICIES),
             resolvable=True,
         ),

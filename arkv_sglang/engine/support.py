@@ -90,7 +90,20 @@ REFUSALS = (
     Refusal("prefill_only_disable_kv_cache", _off, "there would be no KV to hold"),
     Refusal("is_embedding", _off, "embedding models never decode, so nothing would be compressed"),
     Refusal("enable_multimodal", _off, "only text models are supported"),
-    Refusal("cuda_graph_config", _off, "CUDA graphs are not supported yet and are turned off"),
+    *(
+        Refusal(field, _off, "CUDA graphs are not supported yet and are turned off")
+        for field in (
+            "cuda_graph_config",
+            "cuda_graph_backend_decode",
+            "cuda_graph_backend_prefill",
+            "cuda_graph_max_bs_decode",
+            "cuda_graph_max_bs_prefill",
+            "cuda_graph_bs_decode",
+            "cuda_graph_bs_prefill",
+            "enable_profile_cuda_graph",
+            "debug_cuda_graph",
+        )
+    ),
     Refusal(
         "num_continuous_decode_steps", _one, "room is checked and views are tightened every step"
     ),

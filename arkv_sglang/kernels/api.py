@@ -12,6 +12,7 @@ import torch
 from arkv_sglang.core import Arena
 from arkv_sglang.kernels import reference
 from arkv_sglang.kernels.checks import (
+    NaNError,
     check_dtype,
     check_float,
     check_kv,
@@ -23,6 +24,7 @@ from arkv_sglang.kernels.checks import (
 from arkv_sglang.kernels.reference import WindowStatistics
 
 __all__ = [
+    "NaNError",
     "WindowStatistics",
     "decode_attention",
     "dequantize",
@@ -30,6 +32,7 @@ __all__ = [
     "move_rows",
     "quantize",
     "read_rows",
+    "require_numbers",
     "window_statistics",
     "write_rows",
 ]
@@ -42,7 +45,7 @@ def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     A value is its e4m3 byte times ``2**(scale - 127)``, the smallest power of two that holds
     the head vector. What is beyond the format saturates, infinities too. Raises
-    ``ValueError`` on NaN. Nothing is mutated.
+    ``NaNError``. Nothing is mutated.
     """
     check_float("x", x)
     return _implementation(x).quantize(x)
@@ -90,6 +93,15 @@ def move_rows(arena: Arena, src: torch.Tensor, dst: torch.Tensor) -> None:
     check_rows("dst", dst, dims=1)
     check_shape("dst", dst, tuple(src.shape))
     _implementation(arena.k).move_rows(arena, src, dst)
+
+
+def require_numbers(arena: Arena, rows: torch.Tensor) -> None:
+    """Raise ``NaNError`` unless the original rows int32 [N] hold numbers. Nothing is mutated.
+
+    For what is done in many steps and must not fail between two of them.
+    """
+    check_rows("rows", rows, dims=1)
+    _implementation(arena.k).require_numbers(arena, rows)
 
 
 def extend_attention(

@@ -7,6 +7,10 @@ import torch
 from arkv_sglang.core import Arena
 
 
+class NaNError(ValueError):
+    """Rows hold NaN where they are to be quantized."""
+
+
 def check_dtype(name: str, x: torch.Tensor, dtype: torch.dtype) -> None:
     if x.dtype != dtype:
         raise TypeError(f"{name} must be {dtype}, got {x.dtype}.")

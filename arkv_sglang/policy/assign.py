@@ -28,7 +28,7 @@ def shares(
     *,
     num_rows: int,
     num_protected: int,
-    budget_bytes: float,
+    budget_bytes: int,
     oq_ratio: torch.Tensor | None = None,
 ) -> Shares:
     """Split a request's ``budget_bytes`` (all layers together) over the tiers of its policy.
@@ -36,29 +36,28 @@ def shares(
     ``num_rows``: candidates per layer. ``num_protected`` of them are never evicted, whatever the
     budget. ``oq_ratio``: fp32 [L], for `arkv-paper` alone.
     """
-    per_layer = max(budget_bytes / geometry.num_layers, 0.0)
+    per_layer = budget_bytes // geometry.num_layers
     original = geometry.row_bytes(Tier.ORIGINAL)
     quantized = geometry.row_bytes(Tier.QUANTIZED)
     if config.policy == "original":
-        kept = max(int(per_layer // original), num_protected)
-        return Shares(min(kept, num_rows), 0)
+        return Shares(min(max(per_layer // original, num_protected), num_rows), 0)
     if config.policy == "arkv-paper":
-        return _paper_shares(per_layer / original, num_rows, num_protected, oq_ratio)
+        return _paper_shares(per_layer // original, num_rows, num_protected, oq_ratio)
     room = per_layer - num_rows * quantized
     if room >= 0:
         # Nothing is evicted; what is left over pays for bf16 sinks and window.
-        bf16 = min(num_protected, int(room // (original - quantized)))
+        bf16 = min(num_protected, room // (original - quantized))
         return Shares(bf16, num_rows - bf16)
-    rest = int(max(per_layer - num_protected * original, 0) // quantized)
+    rest = max(per_layer - num_protected * original, 0) // quantized
     return Shares(num_protected, min(rest, num_rows - num_protected))
 
 
 def _paper_shares(
-    budget_tokens: float, num_rows: int, num_protected: int, oq_ratio: torch.Tensor | None
+    budget_tokens: int, num_rows: int, num_protected: int, oq_ratio: torch.Tensor | None
 ) -> Shares:
     """C tokens in every layer, whatever their tier; the OQ ratio says how many stay original."""
     assert oq_ratio is not None, "arkv-paper needs the layers' OQ ratio"
-    kept = min(max(int(budget_tokens), num_protected), num_rows)
+    kept = min(max(budget_tokens, num_protected), num_rows)
     original = (kept * oq_ratio).floor().long().clamp(num_protected, kept).unsqueeze(1)
     return Shares(original, kept - original)
 
@@ -68,18 +67,17 @@ def assign(scores: torch.Tensor, protected: torch.Tensor, split: Shares) -> Tier
 
     ``protected``: int64 [L, N] or [N], 0 for ordinary tokens; higher values rank above all of them.
     """
-    order = (scores + protected * _ABOVE_ALL).argsort(dim=1, descending=True, stable=True)
+    absent = scores == -torch.inf
+    by_score = scores.argsort(dim=1, descending=True, stable=True)
+    rank_of = protected.expand_as(scores).masked_fill(absent, -1).gather(1, by_score)
+    order = by_score.gather(1, rank_of.argsort(dim=1, descending=True, stable=True))
     rank = torch.empty_like(order)
     steps = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
     rank.scatter_(1, order, steps)
     tiers = torch.full(scores.shape, Tier.EVICTED, dtype=torch.int8, device=scores.device)
     tiers[rank < split.num_original + split.num_quantized] = Tier.QUANTIZED
     tiers[rank < split.num_original] = Tier.ORIGINAL
-    return TierPlan(tiers.masked_fill_(scores == -torch.inf, Tier.EVICTED))
-
-
-# Scores are at most 1 + gamma / 4 times a small factor; fp32 keeps ranks of up to 2048 apart.
-_ABOVE_ALL = 1e6
+    return TierPlan(tiers.masked_fill_(absent, Tier.EVICTED))
 
 
 def protection(positions: torch.Tensor, num_tokens: int, config: ArkvConfig) -> torch.Tensor:

@@ -18,7 +18,7 @@ def heavy_hitter(mean: torch.Tensor, variance: torch.Tensor, gamma: float) -> to
 
 def pool(scores: torch.Tensor, pooling: Pooling) -> torch.Tensor:
     """Smooth [..., T] over neighbouring tokens; edges use the neighbours that exist."""
-    if pooling.kind == "none" or pooling.width == 1 or scores.shape[-1] == 0:
+    if pooling.kind == "none" or pooling.width in (None, 1) or scores.shape[-1] == 0:
         return scores
     flat = scores.reshape(-1, 1, scores.shape[-1])
     half = pooling.width // 2
@@ -40,10 +40,10 @@ def oq_ratio(
     ``OQ_l = H^(1/tau1) * Var^(1/tau2) * Kurt^(1/tau3)``, divided by its largest layer. Inputs fp32
     [L], the layer sums over heads, window queries and the keys outside the window.
     """
-    parts = (entropy, variance, kurtosis)
-    oq = torch.ones_like(entropy)
-    for part, exponent in zip(parts, tau, strict=True):
-        oq = oq * part.clamp_min(0).pow(1 / exponent)
+    # In logarithms, so that no exponent overflows.
+    log_oq = torch.zeros_like(entropy)
+    for part, exponent in zip((entropy, variance, kurtosis), tau, strict=True):
+        log_oq = log_oq + part.clamp_min(0).log() / exponent
     # One query has no variance, hence no ratio: every layer is then as good as the best.
-    largest = oq.max()
-    return torch.where(largest > 0, oq / largest.clamp_min(1e-30), torch.ones_like(oq))
+    largest = log_oq.max()
+    return torch.where(largest > -torch.inf, (log_oq - largest).exp(), torch.ones_like(log_oq))

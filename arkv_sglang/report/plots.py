@@ -22,7 +22,10 @@ def kv_over_time(name: str, samples: Sequence[Mapping[str, Any]]) -> str | None:
     tiers, running = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     tiers.stackplot(
         seconds,
-        [[s[f"kv_{tier}_bytes"] / MIB for s in samples] for tier in ("original", "quantized")],
+        [
+            [s.get(f"kv_{tier}_bytes", 0) / MIB for s in samples]
+            for tier in ("original", "quantized")
+        ],
         labels=["bf16 rows", "fp8 rows"],
         colors=[COLORS["original"], COLORS["quantized"]],
         step="post",

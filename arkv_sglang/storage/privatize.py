@@ -7,7 +7,7 @@ import torch
 from arkv_sglang.core import NO_ROW, Tier, row_tier
 from arkv_sglang.storage.row_pool import RowPool
 from arkv_sglang.storage.slot_table import SlotTable
-from arkv_sglang.storage.tiering import RowCounts, Transitions, no_rows
+from arkv_sglang.storage.tiering import RowCounts, Transitions
 
 
 def detach_rows(
@@ -31,11 +31,7 @@ def detach_rows(
     copies = pool.take_like(target.masked_fill(~shared, int(Tier.EVICTED)), moves.copied)
     rows = table.get(slots)
     is_copy = copies >= 0
-    try:
-        pool.move(rows[is_copy], copies[is_copy])
-    except ValueError:
-        pool.free(copies, no_rows())
-        raise
+    pool.move(rows[is_copy], copies[is_copy])
     table.set(slots, torch.where(shared, rows, NO_ROW))
     for tier, n in moves.owned.items():
         slot_counts[tier] -= n

@@ -63,6 +63,12 @@ class RowPool:
         for some_src, some_dst in zip(src.split(n), dst.split(n), strict=True):
             kernels.move_rows(self.arena, some_src, some_dst)
 
+    def require_numbers(self, rows: torch.Tensor, target: torch.Tensor) -> None:
+        """Raise ``NaNError`` if a row that ``target`` quantizes holds NaN. Nothing is changed."""
+        chosen = rows[(row_tier(rows) == Tier.ORIGINAL) & (target == Tier.QUANTIZED)]
+        for some in chosen.split(self._move_rows):
+            kernels.require_numbers(self.arena, some)
+
     def retier(
         self, rows: torch.Tensor, target: torch.Tensor, counts: RowCounts
     ) -> tuple[torch.Tensor, int]:

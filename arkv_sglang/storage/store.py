@@ -26,7 +26,8 @@ class KVStore:
     (``free_units``, ``slot_rows_by_tier``, ``view_rows_by_tier``, counters) are host integers,
     right after every call. ``OutOfUnits`` leaves everything as it was. Not thread-safe.
 
-    Rows that are to be quantized must have been written: NaN in them is a ``ValueError``.
+    Rows that are to be quantized must have been written: NaN in them is a ``NaNError``, and that
+    leaves everything as it was, too.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class KVStore:
         index = (torch.tensor(list(chosen), device=self.device)[:, None], slots[None])
         rows = self.table.rows[index]
         target = reachable(rows, torch.full_like(rows, Tier.QUANTIZED, dtype=torch.int8))
+        self.pool.require_numbers(rows, target)
         before = self.slot_rows_by_tier[Tier.QUANTIZED]
         self.table.rows[index], freed = self.pool.retier(rows, target, self.slot_rows_by_tier)
         self.rows_demoted_total += self.slot_rows_by_tier[Tier.QUANTIZED] - before
@@ -149,6 +151,7 @@ class KVStore:
         mask = self._shared_mask(slots, shared)
         target, moves = self._weigh(slots, plan, mask)
         self._ensure_free(moves.units_needed)
+        self.pool.require_numbers(self.table.get(slots), target)
         rows = detach_rows(
             self.pool, self.table, slots, target, mask, moves, self.slot_rows_by_tier
         )
@@ -205,6 +208,7 @@ class KVStore:
         self._check_live([view])
         state = self.lists.state(view)
         target = reachable(state.rows, self._checked_tiers(plan, view.width))
+        self.pool.require_numbers(state.rows, target)
         unshared = torch.zeros(view.width, dtype=torch.bool, device=self.device)
         moves = Transitions(state.rows, target, unshared)
         state.rows.copy_(self.pool.retier(state.rows, target, self.view_rows_by_tier)[0])

@@ -97,6 +97,29 @@ def damage_quantized_rows(tree, req):
     return len(units)
 
 
+def poison_prompt(tree, req):
+    """NaN in every K row of one layer, as a broken model would write."""
+    slots = tree._row(req, len(req.origin_input_ids))
+    rows = tree.store.slot_rows(3, slots)
+    tree.store.arena.k_original[row_unit(rows) // 2] = torch.nan
+    return len(slots)
+
+
+def poison_values(tree, req):
+    """NaN where no score shows it: in the V rows of one layer."""
+    slots = tree._row(req, len(req.origin_input_ids))
+    rows = tree.store.slot_rows(3, slots)
+    tree.store.arena.v_original[row_unit(rows) // 2] = torch.nan
+    return len(slots)
+
+
+def poison_view(tree, req):
+    rows = _view_rows(tree, req)[3]
+    original = rows[row_tier(rows) == Tier.ORIGINAL]
+    tree.store.arena.v_original[row_unit(original) // 2] = torch.nan
+    return len(original)
+
+
 def overwrite_everything_else(tree, req):
     """Random bytes (no NaN patterns for bf16 or e4m3) in each unit that the view does not own."""
     others = torch.ones(tree.store.num_units, dtype=torch.bool)

@@ -117,6 +117,29 @@ def test_abort_in_mid_decode(arkv, prompt):
     assert last["meta_info"]["finish_reason"]["type"] == "abort"
 
 
+@pytest.mark.parametrize(
+    ("step", "action"), [("0", "poison_prompt"), ("0", "poison_values"), ("1", "poison_view")]
+)
+def test_nan_ends_its_request_alone(arkv, prompt, tmp_path, step, action):
+    """What cannot be quantized is given up; who runs beside it finishes."""
+    custom = {"actions": {step: action}, "path": str(tmp_path / "probe.json")}
+    params = {"temperature": 0, "max_new_tokens": 160, "ignore_eos": True}
+    flush(arkv)
+    bad, good = arkv.generate(
+        input_ids=[prompt(4, 700), prompt(5, 720)],
+        sampling_params=[
+            params | {"custom_params": custom},
+            params | {"max_new_tokens": 12, "custom_params": {"actions": {}}},
+        ],
+        custom_logit_processor=Probe.to_str(),
+    )
+    assert json.loads((tmp_path / "probe.json").read_text())[action] > 0
+    assert bad["meta_info"]["finish_reason"]["type"] == "abort"
+    assert "NaN" in bad["meta_info"]["finish_reason"]["message"]
+    assert len(bad["output_ids"]) < 160
+    assert len(good["output_ids"]) == 12
+
+
 def test_streams_carry_figures(arkv, prompt):
     params = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}
     chunks = list(arkv.generate(input_ids=prompt(3, 700), sampling_params=params, stream=True))

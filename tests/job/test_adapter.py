@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, RayError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from arkv_sglang.batch.config import JobConfig
-from jobs.longdoc import actor_options, reason, until_terminated
+from arkv_sglang.batch.types import RequestFailed
+from arkv_sglang.config import ConfigError
+from jobs.longdoc import actor_options, complain, reason, say, until_terminated
 
 
 def configured(tmp_path: Path, **engines: Any) -> JobConfig:
@@ -44,6 +46,27 @@ def test_reasons_are_the_line_that_says_it() -> None:
     assert reason(RayError("Traceback:\n  File x\nValueError: no room\n")) == "ValueError: no room"
     assert reason(ActorDiedError()) == "The actor died unexpectedly before finishing this task."
     assert reason(RayError()) == "RayError"
+
+
+@pytest.mark.parametrize(
+    ("cause", "sentence"),
+    [
+        (RequestFailed("the prompt is too long"), "the prompt is too long"),
+        (KeyError("meta_info"), "KeyError: 'meta_info'"),
+        (AssertionError(), "AssertionError"),
+    ],
+)
+def test_reasons_of_a_task_name_an_error_that_is_not_ours(cause: Exception, sentence: str) -> None:
+    error = RayTaskError("generate", "Traceback:\n  File x\n", cause)
+    assert reason(error.as_instanceof_cause()) == sentence
+
+
+def test_nothing_printed_has_user_info(capsys: pytest.CaptureFixture[str]) -> None:
+    say("s3://me:LEAK@bucket/out/report.html")
+    complain(ConfigError("output.dir must be new, got 's3://me:LEAK@bucket'"))
+    printed = capsys.readouterr()
+    assert printed.out == "s3://***@bucket/out/report.html\n"
+    assert printed.err == "longdoc: output.dir must be new, got 's3://***@bucket'\n"
 
 
 def test_sigterm_cancels_the_run_in_time_to_commit() -> None:

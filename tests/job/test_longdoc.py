@@ -125,6 +125,8 @@ def test_an_engine_that_cannot_start_fails_the_run_in_one_sentence(
         ("engines.count=0", "engines.count must be greater than 0, got 0; "),
         ("engines.cuont=2", "engines.cuont must be a known key, got an unknown one; "),
         ("engine.model_path=/no/model", "engine must have as model_path a folder that exists, "),
+        ("engine.kv_policy_config=5", "--kv-policy-config must be a "),
+        ("input.path=configs", "input.path must hold documents, got 'configs' with no file "),
     ],
 )
 def test_a_wrong_configuration_ends_before_ray_is_touched(

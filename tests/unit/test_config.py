@@ -73,15 +73,25 @@ def test_integers_and_ratios_are_told_apart():
         ({"slack": "much"}, ["slack", "much"]),
         ({"scorer": "oracle"}, ["scorer", "oracle", "heavy-hitter"]),
         ({"gamma": float("inf")}, ["gamma", "inf"]),
-        ({"tau": [1, 2]}, ["tau"]),
-        ({"tau": [1, 2, 3, 4]}, ["tau"]),
+        ({"gamma": 1e10}, ["gamma", "1000000"]),
+        ({"sinks": 10**9}, ["sinks", "1024"]),
+        ({"budget": 10**400}, ["budget", "at most"]),
+        ({"tau": [1, 2]}, ["tau", "three numbers"]),
+        ({"tau": [1, 2, 3, 4]}, ["tau", "three numbers"]),
+        ({"tau": 5}, ["tau", "three numbers", "5"]),
+        ({"tau": {1.0, 2.0, 3.0}}, ["tau", "three numbers"]),
         ({"tau": [1, 2, 0]}, ["tau", "0"]),
         ({"budgets": 0.5}, ["budgets", "unknown", "0.5", "budget"]),
         ('{"budget": 0.5', ["JSON", "budget"]),
         ("[1, 2]", ["mapping", "list"]),
         ("@absent.yaml", ["absent.yaml", "readable"]),
+        ("@a\0b", ["YAML"]),
+        ("[" * 100_000, ["JSON"]),
+        (5, ["mapping", "int"]),
+        (True, ["mapping", "bool"]),
+        ([1], ["mapping", "list"]),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_one_sentence(raw, words):
     with pytest.raises(ConfigError) as caught:
@@ -90,6 +100,23 @@ def test_one_sentence(raw, words):
     assert message.startswith("--kv-policy-config")
     assert "\n" not in message
     assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "pooling", "wanted"),
+    [
+        ("arkv", {}, ("max", 31)),
+        ("arkv", {"kind": "avg"}, ("avg", 5)),
+        ("arkv", {"kind": "none"}, ("none", 1)),
+        ("arkv", {"width": 5}, ("max", 5)),
+        ("original", {}, ("avg", 5)),
+        ("original", {"kind": "max"}, ("max", 31)),
+        ("arkv-paper", {"width": 7}, ("avg", 7)),
+    ],
+)
+def test_pooling_left_out_in_part(policy, pooling, wanted):
+    found = load_config(policy, {"pooling": pooling}).pooling
+    assert (found.kind, found.width) == wanted
 
 
 def test_broken_yaml(tmp_path):
@@ -107,6 +134,8 @@ def test_unknown_policy():
 def test_settings_without_a_policy():
     with pytest.raises(ConfigError, match="must be empty with --kv-policy none"):
         load_config("none", {"budget": 0.5})
+    with pytest.raises(ConfigError, match="must be empty with --kv-policy none"):
+        load_config("none", {True: 1, "budget": 0.5})
 
 
 def test_two_policies_disagree():

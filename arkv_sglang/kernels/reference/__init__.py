@@ -7,6 +7,7 @@ from arkv_sglang.kernels.reference.rows import (
     move_rows,
     quantize,
     read_rows,
+    require_numbers,
     write_rows,
 )
 from arkv_sglang.kernels.reference.window import WindowStatistics, window_statistics
@@ -19,6 +20,7 @@ __all__ = [
     "move_rows",
     "quantize",
     "read_rows",
+    "require_numbers",
     "window_statistics",
     "write_rows",
 ]

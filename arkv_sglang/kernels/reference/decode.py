@@ -53,7 +53,8 @@ def decode_attention(
     out: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     batch, num_heads, head_dim = q.shape
-    queries = (q.float() * scale).view(batch, arena.geometry.num_kv_heads, -1, head_dim)
+    num_kv_heads = arena.geometry.num_kv_heads
+    queries = (q.float() * scale).view(batch, num_kv_heads, num_heads // num_kv_heads, head_dim)
     parts = _parts(kv_rows, kv_indptr, kv_lens)
     weights = [_logits(queries, arena, part) for part in parts]
     _softmax(weights, parts, batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from arkv_sglang.core import ROW_UNITS, Arena, Tier, row_tier, row_unit
+from arkv_sglang.kernels.checks import NaNError
 from arkv_sglang.kernels.reference.e4m3 import (
     E4M3_MAX,
     HALF_BIAS_GAP,
@@ -17,7 +18,7 @@ from arkv_sglang.kernels.reference.e4m3 import (
 def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     amax = x.abs().amax(-1).to(torch.float32)
     if amax.isnan().any():
-        raise ValueError("x must hold numbers, got NaN.")
+        raise NaNError("x must hold numbers, got NaN.")
     scale = scale_bytes(amax)
     scaled = x.to(torch.float32) * power_of_two(254 - scale).unsqueeze(-1)
     data = scaled.clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
@@ -118,6 +119,12 @@ def move_rows(arena: Arena, src: torch.Tensor, dst: torch.Tensor) -> None:
     _store_quantized(arena, row_unit(dst[demoted]), k_demoted, v_demoted)
     for buffer, values in zip(buffers, moved, strict=True):
         buffer.index_copy_(0, row_unit(dst[small]), values)
+
+
+def require_numbers(arena: Arena, rows: torch.Tensor) -> None:
+    for values in _read_pairs(arena, rows):
+        if values.isnan().any():
+            raise NaNError("rows must hold numbers to be quantized, got NaN.")
 
 
 def _read_pairs(arena: Arena, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

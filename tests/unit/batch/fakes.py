@@ -67,5 +67,5 @@ class FakePrompts:
 
     def build(self, document: Document) -> Request:
         if document.text == "unrenderable":
-            raise ValueError("no such variable")
+            raise KeyError("no such variable")
         return Request(document.doc_id, array("I", map(ord, document.text)))

@@ -67,9 +67,27 @@ def test_earlier_results_are_kept_or_replaced_as_asked(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ConfigError, match=r"output\.dir must hold no earlier results, .* 2 part"):
         open_folder(tmp_path)
-    folder, _ = open_folder(tmp_path, existing="replace")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "summaries"]
+    names = lambda: sorted(p.name for p in tmp_path.rglob("*") if p.is_file())  # noqa: E731
+    before = names()
+    folder, config = open_folder(tmp_path, existing="replace")
+    committer = Committer(folder, "two", config)
+    committer.add(Row("new", "ok"), hold=True)
+    assert names() == before and folder.read_rows(["doc_id"]).num_rows == 0
+    committer.commit()
+    assert names() == ["notes.txt", "part-two-00000.parquet"]
+    assert folder.read_rows(["doc_id"])["doc_id"].to_pylist() == ["new"]
+    committer.add(Row("newer", "ok"))
+    committer.commit()
+    assert folder.read_rows(["doc_id"]).num_rows == 2
+
+
+def test_rows_are_held_back_as_asked(tmp_path: Path) -> None:
+    folder, config = open_folder(tmp_path, rows_per_part=1)
+    committer = Committer(folder, "run", config)
+    committer.add(Row("a", "invalid"), hold=True)
     assert folder.read_rows(["doc_id"]).num_rows == 0
+    committer.add(Row("b", "ok"))
+    assert folder.read_rows(["doc_id"])["doc_id"].to_pylist() == ["a", "b"]
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,25 @@ def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None
         ("engine.allow_auto_truncate=true", "engine must not set allow_auto_truncate"),
         ("input={}", "input.path must be given, got nothing; add it .* --set input.path=VALUE"),
         ("engines.count", "--set must be dotted.key=value, got 'engines.count'; "),
-        ("input.path.deep=1", "--set must reach a key in a section, got 'input.path.deep=1'"),
+        ("input.path.deep=1", "--set must reach a key in a section, got 'input.path.deep' where "),
+        ("run.progress_period_s=.inf", "run.progress_period_s must be a finite number, got inf; "),
+        ("run.max_failure_rate=.nan", "run.max_failure_rate must be a finite number, got nan; "),
+        ("sampling.temperature=.inf", "sampling.temperature must be a finite number, got inf; "),
+        ("engines.num_gpus=.inf", "engines.num_gpus must be a finite number, got inf; "),
+        ("sampling.max_new_tokens=true", "max_new_tokens must be a valid integer, got True; "),
+        ("sampling.max_new_tokens='5'", "max_new_tokens must be a valid integer, got '5'; "),
+        ("engines.count=true", "engines.count must be a valid integer, got True; "),
+        ("run.sample_period_s='1'", "run.sample_period_s must be a valid number, got '1'; "),
+        ("sampling.stop_token_ids=[true]", "stop_token_ids.0 must be a valid integer, got True; "),
+        ("sampling.top_k=0", "sampling.top_k must be at least 1, or -1 for all tokens, got 0; "),
+        ("sampling.top_k=-5", "sampling.top_k must be at least 1, or -1 for all tokens, got -5; "),
+        ("input.id_column=''", "input.id_column must have at least 1 character, got ''; "),
+        ("engine.day=2024-01-01", r"engine.day must be a value that JSON has too, got datetime"),
+        ("engine.a={b: [1, {c: .nan}]}", r"engine.a.b.1.c must be a finite number, got nan; "),
+        ("engine.a={list: {1: 2}}", r"engine.a.list.1 must be a valid string, got 1; "),
+        ("engine.a=&a [*a]", r"engine.a.0 must not contain itself, got a loop; "),
+        ("engine.kv_policy_config=5", "--kv-policy-config must be a .*mapping, got int"),
+        ("prompt.template={{ text | no }}", r"a Jinja2 template \(No filter named 'no'.\), got"),
     ],
 )
 def test_each_mistake_is_one_sentence(path: Path, override: str, message: str) -> None:
@@ -67,6 +86,7 @@ def test_each_mistake_is_one_sentence(path: Path, override: str, message: str) -
         ("a: [", "--config must be YAML, got "),
         ("- 1", "--config must hold sections, got list"),
         ("", "--config must hold sections, got NoneType"),
+        ("a: 2024-13-45", r"--config must be YAML, got .* \(month must be in 1..12\)"),
     ],
 )
 def test_a_file_that_is_no_configuration(path: Path, text: str, message: str) -> None:
@@ -98,14 +118,34 @@ def test_the_reference_configuration_has_every_key() -> None:
         assert shipped[section].keys() == defaults[section].keys(), section
 
 
+def test_a_value_that_is_no_yaml_is_text(path: Path) -> None:
+    assert load_config(path, ["prompt.system=2024-13-45"]).prompt.system == "2024-13-45"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "engines.env={HF_TOKEN: 12345}",
+        "engine.model_path={api_key: 12345}",
+        "input.format=s3://me:12345@bucket",
+        "engines.env.HF_TOKEN.deep=12345",
+    ],
+)
+def test_sentences_show_no_secret(path: Path, override: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, ["engines.env={HF_TOKEN: abcde}", override])
+    assert "12345" not in str(caught.value) and "abcde" not in str(caught.value)
+
+
 def test_snapshots_blank_secrets_and_nothing_else() -> None:
-    config = JobConfig.model_validate(
-        GOOD | {"engines": {"env": {"HF_TOKEN": "s", "AWS_SECRET_ACCESS_KEY": "s", "TOKENS": "3"}}}
-    )
-    snapshot = config.snapshot()
-    assert snapshot["engines"]["env"] == {
-        "HF_TOKEN": "***",
-        "AWS_SECRET_ACCESS_KEY": "***",
-        "TOKENS": "3",
+    env = {"HF_TOKEN": "s", "AWS_SECRET_ACCESS_KEY": "s", "TOKENS": "3"}
+    secret = GOOD | {"output": {"dir": "s3://me:s@bucket/out"}, "engines": {"env": env}}
+    config = JobConfig.model_validate(secret)
+    blanked = {"HF_TOKEN": "***", "AWS_SECRET_ACCESS_KEY": "***", "TOKENS": "3"}
+    plain = JobConfig.model_validate(GOOD)
+    assert config.snapshot() == plain.model_dump() | {
+        "engines": plain.engines.model_dump() | {"env": blanked},
+        "output": plain.output.model_dump() | {"dir": "s3://***@bucket/out"},
     }
-    assert snapshot["sampling"]["max_new_tokens"] == 256
+    assert config.output.dir == "s3://me:s@bucket/out"
+    json.dumps(config.snapshot(), allow_nan=False)

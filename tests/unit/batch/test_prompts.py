@@ -56,17 +56,25 @@ def test_a_model_without_a_chat_template_is_refused() -> None:
         TokenizedPrompts(tokenizer, PromptConfig())
 
 
-def test_a_model_without_a_tokenizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("m has no tokenizer\nand more of the kind"), "m has no tokenizer"),
+        (Exception("data did not match any variant"), "data did not match any variant"),
+        (RecursionError(), "RecursionError"),
+    ],
+)
+def test_a_model_without_a_tokenizer_is_refused(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
     class AutoTokenizer:
         @staticmethod
         def from_pretrained(path: str, **settings: Any) -> None:
-            raise OSError(f"{path} is no folder with a tokenizer\nand more of the kind")
+            raise error
 
     # Transformers itself takes long to import.
     stand_in = SimpleNamespace(AutoTokenizer=AutoTokenizer)
     monkeypatch.setitem(sys.modules, "transformers", stand_in)
-    sentence = (
-        r"engine\.model_path must hold a tokenizer, got 'm' \(m is no folder with a tokenizer\)"
-    )
+    sentence = rf"engine\.model_path must hold a tokenizer, got 'm' \({reason}\)"
     with pytest.raises(ConfigError, match=sentence):
         load_tokenizer({"model_path": "m"})

@@ -1,6 +1,8 @@
 import asyncio
 import itertools
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,32 +10,44 @@ import pyarrow.parquet as pq
 import pytest
 
 from arkv_sglang.batch.commit import OutputFolder
-from arkv_sglang.batch.config import JobConfig
+from arkv_sglang.batch.config import JobConfig, PromptConfig
 from arkv_sglang.batch.monitor import Series
+from arkv_sglang.batch.prompts import TokenizedPrompts
 from arkv_sglang.batch.run import check_outcome, run_job
-from arkv_sglang.batch.types import BadDocument, Document, RequestFailed, RunFailed
+from arkv_sglang.batch.types import STATUSES, BadDocument, Document, RequestFailed, RunFailed
 
 from .fakes import FakeEngine, FakePrompts
 
 
-def configured(out: Path) -> JobConfig:
-    return JobConfig.model_validate(
-        {
-            "input": {"path": "unused"},
-            "engine": {"model_path": "some/model", "kv_policy": "arkv"},
-            "sampling": {"max_new_tokens": 10},
-            "output": {"dir": str(out)},
-            "run": {"sample_period_s": 0.001, "progress_period_s": 0.002},
-        }
-    )
+def configured(out: Path, **sections: dict[str, Any]) -> JobConfig:
+    config: dict[str, dict[str, Any]] = {
+        "input": {"path": "unused"},
+        "engine": {"model_path": "some/model", "kv_policy": "arkv"},
+        "sampling": {"max_new_tokens": 10},
+        "output": {"dir": str(out)},
+        "run": {"sample_period_s": 0.001, "progress_period_s": 0.002},
+    }
+    for name, section in sections.items():
+        config[name] = config.get(name, {}) | section
+    return JobConfig.model_validate(config)
 
 
-def run(out: Path, engines: list[Any], source: list[Any]) -> tuple[dict[str, Any], str]:
-    config = configured(out)
+def run(
+    out: Path,
+    fleet: list[Any],
+    source: list[Any],
+    prompts: Any = None,
+    **sections: dict[str, Any],
+) -> tuple[dict[str, Any], str]:
+    config = configured(out, **sections)
     said: list[str] = []
     folder = OutputFolder(config.output)
-    job = run_job(config, engines, iter(source), FakePrompts(), folder, said.append)
+    job = run_job(config, fleet, iter(source), prompts or FakePrompts(), folder, said.append)
     return asyncio.run(job), "\n".join(said)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_a_run_leaves_rows_telemetry_and_a_report(tmp_path: Path) -> None:
@@ -81,16 +95,98 @@ def test_a_stopped_run_keeps_what_is_done(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "summaries")["doc_id"].to_pylist() == ["d0"]
 
 
-def test_a_run_without_engines_leaves_no_rows_behind(tmp_path: Path) -> None:
+REPLACE = {"existing": "replace", "rows_per_part": 1}
+
+
+def test_a_run_without_engines_leaves_no_rows_and_the_earlier_ones(tmp_path: Path) -> None:
+    source = [BadDocument("bad", "empty"), Document("d", "text")]
     with pytest.raises(RunFailed, match="no engine started"):
-        run(tmp_path, [FakeEngine(starts=False)], [BadDocument("bad", "empty")] * 3)
-    assert not list((tmp_path / "summaries").iterdir())
+        run(tmp_path, [FakeEngine(starts=False)], source, output=REPLACE)
+    assert files(tmp_path) == {}
+    run(tmp_path, [FakeEngine()], [Document("old", "text")])
+    before = files(tmp_path)
+    with pytest.raises(RunFailed, match="no engine started"):
+        run(tmp_path, [FakeEngine(starts=False, start_s=0.1)], source, output=REPLACE)
+    assert files(tmp_path) == before
 
 
-def test_an_engine_without_telemetry_says_so_once_and_is_used(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_before_an_engine_is_up_leaves_the_earlier_rows(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, [FakeEngine()], [Document("old", "text")])
+    before = files(tmp_path)
+
+    async def stopped() -> None:
+        config = configured(tmp_path, output=REPLACE)
+        source = iter([BadDocument("bad", "empty"), Document("d", "text")])
+        folder = OutputFolder(config.output)
+        job = run_job(config, [FakeEngine(start_s=60)], source, FakePrompts(), folder, print)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(job, 0.3)
+
+    asyncio.run(stopped())
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("source", [[], [Document("new", "text")]])
+def test_a_run_that_gets_further_replaces_them(tmp_path: Path, source: list[Any]) -> None:
+    run(tmp_path, [FakeEngine()], [Document("old", "text")])
+    report, _ = run(tmp_path, [FakeEngine()], source, output=REPLACE)
+    assert report["totals"]["documents"]["all"] == len(source)
+    parts = [pq.read_table(path) for path in (tmp_path / "summaries").iterdir()]
+    assert [row for part in parts for row in part["doc_id"].to_pylist()] == ["new"][: len(source)]
+
+
+def test_a_template_that_one_document_breaks_costs_that_document(tmp_path: Path) -> None:
+    class Tokenizer:
+        chat_template = None
+
+        def __call__(self, prompt: str, **settings: Any) -> dict[str, Any]:
+            return {"input_ids": list(range(len(prompt)))}
+
+    template = "{{ text.split('\n')[2] }}"
+    prompts = TokenizedPrompts(Tokenizer(), PromptConfig(template=template, chat_template=False))
+    source = [Document(f"d{n}", "one line" if n == 5 else "1\n2\n3") for n in range(10)]
+    report, _ = run(tmp_path, [FakeEngine()], source, prompts)
+    assert report["totals"]["documents"]["ok"] == 9
+    assert [(row["doc_id"], row["status"]) for row in report["failures"]] == [("d5", "invalid")]
+    sentence = "the prompt cannot be made: UndefinedError: list object has no element 2"
+    assert report["failures"][0]["error"] == sentence
+
+
+def test_no_secret_reaches_the_report(tmp_path: Path) -> None:
+    settings = {"tags": [{"api_keys": "LEAK"}], "mirror": "https://me:LEAK@host/models"}
+    env = {"HF_TOKEN": "LEAK", "HTTPS_PROXY": "http://me:LEAK@proxy:80"}
+    source = [Document("d", "text")]
+    report, said = run(tmp_path, [FakeEngine()], source, engine=settings, engines={"env": env})
+    assert report["config"]["engine"]["mirror"] == "https://***@host/models"
+    written = b"".join(files(tmp_path).values()).decode(errors="replace")
+    assert "https://***@host/models" in written and "LEAK" not in written + said
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_telemetry_that_is_no_number_does_not_spoil_the_report(
+    tmp_path: Path, value: float
+) -> None:
+    class Odd(FakeEngine):
+        async def sample(self) -> dict[str, float]:
+            return await super().sample() | {"kv_quantized_bytes": value}
+
+    report, _ = run(tmp_path, [Odd()], [Document("d", "text")])
+    assert json.loads((tmp_path / "report.json").read_text()) == report
+    assert report["engines"][0]["peak_kv_quantized_bytes"] is None
+    assert report["engines"][0]["peak_kv_original_bytes"] is not None
+
+
+@pytest.mark.parametrize(
+    "error", [RequestFailed("KeyError: 'memory_usage'"), KeyError("memory_usage")]
+)
+def test_an_engine_without_telemetry_says_so_once_and_is_used(
+    tmp_path: Path, error: Exception
+) -> None:
     class Mute(FakeEngine):
         async def sample(self) -> dict[str, float]:
-            raise RequestFailed("KeyError: 'memory_usage'")
+            raise error
 
     report, said = run(tmp_path, [Mute()], [Document(f"d{n}", "x" * 900) for n in range(9)])
     assert report["totals"]["documents"]["ok"] == 9
@@ -99,17 +195,26 @@ def test_an_engine_without_telemetry_says_so_once_and_is_used(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("ok", "failed", "message"),
+    ("counts", "message"),
     [
-        (0, 0, "the input held no documents"),
-        (0, 2, "none of 2 documents succeeded: why"),
-        (8, 2, "2 of 10 documents failed, more than run.max_failure_rate 0.1 allows"),
+        ((0, 0, 0, 0), "the input held no documents"),
+        ((0, 0, 2, 0), "none of 2 documents succeeded (2 invalid); the first: why"),
+        (
+            (7, 2, 1, 0),
+            "3 of 10 documents failed (2 too_long, 1 invalid), more than "
+            "run.max_failure_rate 0.1 allows",
+        ),
+        (
+            (8, 0, 0, 2),
+            "2 of 10 documents failed (2 error), more than run.max_failure_rate 0.1 allows",
+        ),
     ],
 )
-def test_a_run_that_failed_says_why(ok: int, failed: int, message: str) -> None:
-    documents = {"ok": ok, "all": ok + failed}
-    report = {"totals": {"documents": documents}, "failures": [{"error": "why"}] * failed}
-    with pytest.raises(RunFailed, match=message):
+def test_a_run_that_failed_says_why(counts: tuple[int, ...], message: str) -> None:
+    documents = dict(zip(STATUSES, counts, strict=True)) | {"all": sum(counts)}
+    failures = [{"error": "why"}] * (sum(counts) - counts[0])
+    report = {"totals": {"documents": documents}, "failures": failures}
+    with pytest.raises(RunFailed, match=f"^{re.escape(message)}$"):
         check_outcome(report, 0.1)
 
 

@@ -105,12 +105,35 @@ def test_bad_and_too_long_documents_get_rows_and_the_rest_go_on() -> None:
     }
     assert rows["d1"].error is not None and "983 tokens and at most 982" in rows["d1"].error
     assert rows["bad"].error == "text must be text, got missing"
+    assert rows["odd"].error == "the prompt cannot be made: KeyError: 'no such variable'"
 
 
 def test_a_failed_request_is_an_error_row() -> None:
     rows, _ = run([FakeEngine(fails=frozenset({"d1"}))], documents([10, 10, 10]))
     assert [rows[f"d{n}"].status for n in range(3)] == ["ok", "error", "ok"]
     assert rows["d1"].error == "the engine refused it"
+
+
+def test_an_error_that_nobody_foresaw_costs_one_document() -> None:
+    class Odd(FakeEngine):
+        async def generate(self, request: Any) -> Any:
+            if request.doc_id == "d1":
+                raise KeyError("meta_info")
+            return await super().generate(request)
+
+    rows, _ = run([Odd()], documents([10, 10, 10]))
+    assert [rows[f"d{n}"].status for n in range(3)] == ["ok", "error", "ok"]
+    assert rows["d1"].error == "KeyError: 'meta_info'" and rows["d1"].engine == "engine-0"
+
+
+def test_an_engine_that_starts_with_such_an_error_is_given_up() -> None:
+    class Odd(FakeEngine):
+        async def start(self) -> Any:
+            raise TypeError("no such argument")
+
+    rows, scheduler = run([Odd("odd"), FakeEngine("well", start_s=0.01)], documents([10] * 5))
+    assert {row.engine for row in rows.values()} == {"well"}
+    assert scheduler.lanes[0].gone == "TypeError: no such argument"
 
 
 def test_only_the_document_that_kills_its_engine_is_blamed() -> None:

@@ -21,6 +21,7 @@ class StandIn:
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self.child = child
         self.loops: set[Any] = set()
+        self.arkv: dict[str, Any] = {}
         self.server_args = SimpleNamespace(device="cpu")
         self._scheduler_init_result = SimpleNamespace(
             scheduler_infos=[{"max_total_num_tokens": 1000}]
@@ -34,7 +35,7 @@ class StandIn:
 
     async def state(self) -> list[dict[str, Any]]:
         self.loops.add(asyncio.get_running_loop())
-        return [{"memory_usage": MEMORY}]
+        return [{"memory_usage": MEMORY, "arkv": self.arkv}]
 
     async def loads(self) -> list[Any]:
         return [SimpleNamespace(num_running_reqs=2, num_waiting_reqs=1, num_used_tokens=250)]
@@ -95,6 +96,14 @@ def test_requests_of_many_threads_share_one_loop(work: EngineWorker) -> None:
     info = work.info()
     assert (info.context_tokens, info.capacity_tokens, info.device) == (8192, 1000, "cpu")
     assert info.max_prompt_tokens(100) == 1000 - 100 - 8
+
+
+def test_under_a_policy_the_arena_says_what_fits_and_not_the_slots(work: EngineWorker) -> None:
+    work._engine.arkv = {"arkv_capacity_tokens": 300}
+    info = work.info()
+    assert info.capacity_tokens == 300 and info.max_prompt_tokens(100) == 300 - 100 - 8
+    work.generate(ask(1))
+    assert len(work._engine.loops) == 1
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,17 @@ def test_below_fp8_sinks_and_window_stay_bf16(policy):
     assert split(policy, 0.25)[1] == Shares(36, 421)
 
 
+@pytest.mark.parametrize("policy", ["quantized", "arkv"])
+def test_a_ratio_that_is_just_enough_for_fp8_is_enough_at_every_length(policy):
+    """260 / 512 = 0.5078125: no rounding may evict a token."""
+    for num_rows in range(100, 2000, 7):
+        assert split(policy, 0.5078125, num_rows)[1] == Shares(0, num_rows)
+
+
+def test_ratios_are_decimals():
+    assert split("original", 0.57, 100)[1] == Shares(57, 0)
+
+
 def test_paper_counts_tokens_and_splits_by_layer():
     found = split("arkv-paper", 0.25)[1]
     assert found.num_original.flatten().tolist() == [250, 125, 32]
@@ -70,8 +81,7 @@ def test_a_cap_in_tokens():
 
 def test_protected_rows_outlive_any_budget():
     for policy in ("original", "quantized", "arkv"):
-        config, found = split(policy, 0.01)
-        assert found == Shares(config.num_protected, 0)
+        assert split(policy, 0.01)[1] == Shares(36, 0)
 
 
 @given(
@@ -98,6 +108,19 @@ def test_absent_candidates_get_nothing():
     scores = torch.tensor([[0.3, -torch.inf, 0.1]])
     plan = assign(scores, torch.zeros(3, dtype=torch.long), Shares(3, 0))
     assert plan.tiers.tolist() == [[Tier.ORIGINAL, Tier.EVICTED, Tier.ORIGINAL]]
+
+
+def test_no_score_outranks_the_protected():
+    scores = torch.tensor([[1e30, 0.5, 0.0, 1e-30]])
+    plan = assign(scores, torch.tensor([0, 0, 1, 2]), Shares(1, 1))
+    evicted, original, quantized = Tier.EVICTED, Tier.ORIGINAL, Tier.QUANTIZED
+    assert plan.tiers.tolist() == [[evicted, evicted, quantized, original]]
+
+
+def test_a_protected_candidate_that_is_absent_takes_no_place():
+    scores = torch.tensor([[-torch.inf, 0.5, 0.1]])
+    plan = assign(scores, torch.tensor([5, 0, 0]), Shares(1, 0))
+    assert plan.tiers.tolist() == [[Tier.EVICTED, Tier.ORIGINAL, Tier.EVICTED]]
 
 
 def test_the_newest_of_the_window_first():

@@ -41,6 +41,12 @@ def test_oq_ratio():
     torch.testing.assert_close(oq_ratio(entropy, variance, kurtosis, PAPER_TAU), wanted)
 
 
+@pytest.mark.parametrize("tau", [(0.01, 1.0, 1.0), (1e-3, 1e-3, 1e-3), (1e6, 1e6, 1e6)])
+def test_oq_ratio_of_extreme_exponents(tau):
+    ratio = oq_ratio(torch.tensor([900.0, 800.0]), torch.ones(2), torch.full((2,), 1e8), tau)
+    assert ratio[0] == 1 and 0 <= ratio[1] <= 1
+
+
 def test_oq_ratio_of_a_single_query():
     """No variance anywhere: no layer is worse than another."""
     ratio = oq_ratio(torch.ones(3), torch.zeros(3), torch.zeros(3), PAPER_TAU)

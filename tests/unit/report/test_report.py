@@ -118,6 +118,7 @@ def test_plots_are_the_same_every_time() -> None:
     first = kv_over_time("engine", [sample, sample | {"t_s": 1.0}])
     assert first is not None and "<svg" in first
     assert kv_over_time("engine", [{"t_s": 0.0}]) is None
+    assert kv_over_time("engine", [{"t_s": 0.0, "kv_original_bytes": 5}]) is not None
 
 
 @pytest.mark.parametrize(

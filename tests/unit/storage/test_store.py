@@ -142,16 +142,31 @@ def test_a_view_too_large_changes_nothing() -> None:
     assert store.check_integrity() == []
 
 
-def test_nan_in_a_shared_row_leaks_nothing(store: KVStore) -> None:
+@pytest.mark.parametrize("step", ["demote", "replan", "owned", "shared", "both"])
+def test_nan_leaves_everything_as_it_was(store: KVStore, step: str) -> None:
+    """Two slots, the second with one NaN in the last layer."""
     slots = slots_of(1, 2)
-    store.bind_slots(slots)
-    bad = torch.full((2, 2, 8), torch.nan)
-    for layer in range(2):
-        store.write(layer, store.slot_rows(layer, slots), bad, bad)
-    with pytest.raises(ValueError, match="NaN"):
-        make_view(store, slots, plan([Q, Q], [Q, Q]), torch.tensor([True, True]))
+    k = written(store, slots)
+    k[1, 1, 1, 3] = torch.nan
+    store.write(1, store.slot_rows(1, slots), k[1], -k[1])
+    view = make_view(store, slots, plan([O, O], [O, O])) if step == "replan" else None
+    before, counts = store.table.rows.clone(), dict(store.slot_rows_by_tier)
+    arena, free = store.arena.k.clone(), store.free_units
+    shared = torch.tensor([step in ("shared", "both"), step == "shared"])
+    with pytest.raises(kernels.NaNError):
+        if view is not None:
+            store.replan_view(view, plan([Q, Q], [E, Q]))
+        elif step == "demote":
+            store.demote_slots(slots)
+        else:
+            make_view(store, slots, plan([Q, Q], [Q, Q]), shared)
+    assert torch.equal(store.table.rows, before) and store.slot_rows_by_tier == counts
+    assert torch.equal(store.arena.k, arena) and store.free_units == free
     assert store.check_integrity() == []
-    assert store.release_slots(slots) == 8
+    if view is not None:
+        store.release_view(view)
+    store.release_slots(slots)
+    assert store.free_units == store.num_units
 
 
 def test_an_empty_view_grows(store: KVStore) -> None:

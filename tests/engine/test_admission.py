@@ -1,0 +1,83 @@
+"""What is taken in can be admitted: the two ends of admission agree. Real classes, no engine."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arkv_sglang.config import load_config
+from arkv_sglang.core import Geometry
+from arkv_sglang.engine.allocator import ArkvAllocator
+from arkv_sglang.engine.budget import ArkvPrefillBudget
+from arkv_sglang.engine.controller import Controller
+from arkv_sglang.engine.pool import PoolSize
+
+GEOMETRY = Geometry(30, 3, 64)
+EMPTY_TREE = SimpleNamespace(
+    evictable_size=lambda: 0, reclaimable_units=lambda: 0, supports_mamba=lambda: False
+)
+
+
+class EmptyAllocator(ArkvAllocator):
+    """The allocator of an idle engine, without its memory."""
+
+    def __init__(self, size: PoolSize, policy: str, config: dict) -> None:
+        self.store = SimpleNamespace(
+            geometry=GEOMETRY, num_units=size.num_units, free_units=size.num_units
+        )
+        self.controller = Controller(load_config(policy, config), self.store)
+        self.page_size = 1
+        self.num_slots = size.num_slots
+
+    def available_size(self) -> int:
+        return self.num_slots
+
+
+def admitted(allocator: EmptyAllocator, prompt: int, new: int) -> bool:
+    budget = ArkvPrefillBudget(allocator, EMPTY_TREE)
+    return budget.check_prefill(
+        extend_input_len=prompt,
+        total_tokens=prompt + new + 1,
+        max_new_tokens=new,
+        input_tokens=prompt,
+        swa_host_hit_length=0,
+        chunk_limit=512,
+    )[0]
+
+
+def taken_in(allocator: EmptyAllocator, prompt: int, new: int) -> int | None:
+    return allocator.max_new_tokens_for_memory(
+        prompt, new, token_capacity=allocator.num_slots, sliding_window_size=None, chunk_size=None
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    tokens=st.integers(200, 4000),
+    prompt=st.integers(1, 4500),
+    new=st.integers(0, 9000),
+    policy=st.sampled_from(["arkv", "original", "quantized", "arkv-paper"]),
+    budget=st.sampled_from([0.0625, 0.25, 0.55, 0.9, 1.0, 400]),
+    min_tokens=st.sampled_from([0, 512, 1 << 20]),
+)
+def test_nothing_is_taken_in_that_would_wait_for_ever(
+    tokens: int, prompt: int, new: int, policy: str, budget: float, min_tokens: int
+) -> None:
+    size = PoolSize.from_tokens(tokens, 8192, GEOMETRY)
+    allocator = EmptyAllocator(size, policy, {"budget": budget, "min_tokens": min_tokens})
+    clipped = taken_in(allocator, prompt, new)
+    if clipped is None:
+        assert not admitted(allocator, prompt, 0)
+    else:
+        assert 0 <= clipped <= new and admitted(allocator, prompt, clipped)
+        # No more is cut off than must be.
+        assert clipped == new or not admitted(allocator, prompt, clipped + 1)
+
+
+@pytest.mark.parametrize(("prompt", "new", "wanted"), [(520, 100, 100), (2728, 100, None)])
+def test_in_figures(prompt: int, new: int, wanted: int | None) -> None:
+    size = PoolSize.from_tokens(3000, 8192, GEOMETRY)
+    allocator = EmptyAllocator(size, "arkv", {"budget": 0.25})
+    assert allocator.capacity_tokens == 2728
+    assert taken_in(allocator, prompt, new) == wanted
