@@ -98,19 +98,24 @@ def damage_quantized_rows(tree, req):
 
 
 def poison_prompt(tree, req):
-    """NaN in every K row of one layer, as a broken model would write."""
-    slots = tree._row(req, len(req.origin_input_ids))
-    rows = tree.store.slot_rows(3, slots)
-    tree.store.arena.k_original[row_unit(rows) // 2] = torch.nan
-    return len(slots)
+    """NaN in the K rows of one layer, as a broken model would write, past what others share."""
+    pairs = _own_prompt_pairs(tree, req)
+    tree.store.arena.k_original[pairs] = torch.nan
+    return len(pairs)
 
 
 def poison_values(tree, req):
-    """NaN where no score shows it: in the V rows of one layer."""
-    slots = tree._row(req, len(req.origin_input_ids))
+    """NaN where no score shows it: in V rows."""
+    pairs = _own_prompt_pairs(tree, req)
+    tree.store.arena.v_original[pairs] = torch.nan
+    return len(pairs)
+
+
+def _own_prompt_pairs(tree, req):
+    """Where layer 3 of what was prefilled so far stands in the arena, after the instruction."""
+    slots = tree._row(req, len(req.origin_input_ids))[200:]
     rows = tree.store.slot_rows(3, slots)
-    tree.store.arena.v_original[row_unit(rows) // 2] = torch.nan
-    return len(slots)
+    return row_unit(rows[rows >= 0]) // 2
 
 
 def poison_view(tree, req):
