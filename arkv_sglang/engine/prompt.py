@@ -60,10 +60,9 @@ class PromptScores:
 
     def without_tokens(self) -> PromptScores:
         """What re-planning needs: the layers' ratio, not the tokens' statistics."""
-        nothing = self.mean[:, :0]
-        return replace(
-            self, scores=nothing, mean=nothing, variance=nothing, attention=self.attention[:0]
-        )
+        # New tensors: a slice would keep the old ones alive.
+        nothing = self.mean.new_empty(self.mean.shape[0], 0)
+        return replace(self, scores=nothing, mean=nothing, variance=nothing, attention=nothing[0])
 
 
 def score_prompt(
