@@ -85,7 +85,7 @@ def _value(scalar: pa.Scalar) -> Any:
         return scalar.as_buffer().to_pybytes() if scalar.is_valid else None
     try:
         return scalar.as_py()
-    except Exception:
+    except (ArithmeticError, LookupError, ValueError, pa.ArrowException):
         return scalar
 
 
