@@ -77,12 +77,14 @@ class ArkvConfig:
 
     budget: a ratio in (0, 1] of the bf16 bytes of prompt plus output so far, or an integer: a fixed
     cap, in tokens' worth of bf16 bytes.
+    when: `prefill` compresses each prompt at its end, `pressure` only when bytes run short;
+    `always` at its end, and also those that are short or fit their budget.
     """
 
     policy: Literal["original", "quantized", "arkv-paper", "arkv"] = "arkv"
     budget: Annotated[int | float, Number] = 0.55
     min_tokens: Tokens = 512
-    when: Literal["prefill", "always"] = "prefill"
+    when: Literal["prefill", "pressure", "always"] = "prefill"
     sinks: Annotated[Tokens, Field(le=1024)] | None = None
     window: Annotated[Tokens, Field(ge=1, le=1024)] = 32
     pooling: Pooling = Pooling()
@@ -116,6 +118,22 @@ class ArkvConfig:
             raise ValueError(
                 f"budget must be a ratio in (0, 1] or an integer cap in tokens, got {self.budget}"
             )
+        elif self.when != "always":
+            self._check_shortest()
+
+    def _check_shortest(self) -> None:
+        """The shortest prompt that is compressed must hold its protected tokens within budget."""
+        shortest = self.min_tokens + 1
+        ratio = Fraction(repr(self.budget))
+        if ratio * shortest >= self.num_protected:
+            return
+        enough = math.ceil(10_000 * Fraction(self.num_protected, shortest)) / 10_000
+        raise ValueError(
+            f"budget must hold sinks + window ({self.num_protected} tokens) of the shortest prompt "
+            f"that is compressed ({shortest} tokens), got {self.budget}, which is "
+            f"{float(ratio * shortest):.1f} tokens; use a budget of at least {enough:g} or "
+            f"min_tokens of at least {math.ceil(self.num_protected / ratio) - 1}"
+        )
 
     @property
     def num_protected(self) -> int:

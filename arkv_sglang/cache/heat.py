@@ -21,6 +21,11 @@ class Heat:
     def decayed(self, now: float) -> float:
         return self.mass * math.exp2((self.time - now) / HALF_LIFE_SEC)
 
+    @property
+    def rank(self) -> float:
+        """Orders heats as their mass would at any one moment: all of them decay alike."""
+        return math.log2(self.mass) + self.time / HALF_LIFE_SEC if self.mass > 0 else -math.inf
+
     def add(self, mass: float, now: float) -> None:
         self.mass = self.decayed(now) + mass
         self.time = now
@@ -41,4 +46,4 @@ class HeatStrategy:
     """SGLang eviction strategy: coldest per token first, least recently used among equals."""
 
     def get_priority(self, node: Any) -> tuple[float, float]:
-        return heat_of(node).decayed(time.monotonic()), node.last_access_time
+        return heat_of(node).rank, node.last_access_time

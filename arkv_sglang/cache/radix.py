@@ -9,7 +9,8 @@ Who owns a prompt's rows, by position, after `ArkvRadixCache.checkpoint` at the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 from sglang.srt.mem_cache.radix_cache import RadixCache, TreeNode
 
 from arkv_sglang.cache.heat import heat_of
+from arkv_sglang.cache.tiers import node_units, quantized_layers, rows_by_tier
 from arkv_sglang.core import ROW_UNITS, STORED_TIERS, Tier
 from arkv_sglang.kernels.api import NaNError
 from arkv_sglang.storage.store import KVStore
@@ -27,10 +29,14 @@ class RequestController(Protocol):
 
     store: KVStore
     demotes: bool
+    privatizes_at_once: bool
 
+    def layers_by_tolerance(self) -> Sequence[int]: ...
     def has_view(self, req: Any) -> bool: ...
     def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None: ...
-    def wants_view(self, req: Any) -> bool: ...
+    def waits(self, req: Any) -> bool: ...
+    def waiting(self) -> list[Any]: ...
+    def most_view_units(self, num_tokens: int) -> int: ...
     def view_units(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> int: ...
     def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> bool: ...
     def release(self, req: Any) -> None: ...
@@ -44,6 +50,8 @@ class ArkvRadixCache(RadixCache):
         self.store = controller.store
         self.nodes_demoted_total = 0
         self.tokens_evicted_total = 0
+        self.views_under_pressure_total = 0
+        self.clock: Callable[[], float] = time.monotonic
         super().__init__(params)
 
     # -- life of a request --
@@ -59,7 +67,7 @@ class ArkvRadixCache(RadixCache):
         attention = self.controller.finish_prompt(req, slots)
         if attention is not None:
             self._warm(req.last_node, attention)
-        if self.controller.wants_view(req):
+        if self.controller.privatizes_at_once and self.controller.waits(req):
             self.privatize(req, up_to)
 
     def privatize(self, req: Any, num_tokens: int) -> bool:
@@ -101,29 +109,49 @@ class ArkvRadixCache(RadixCache):
     def reclaim(self, num_units: int) -> int:
         """Give back at least ``num_units`` units if unlocked nodes hold them; returns units freed.
 
-        Demotes the coldest nodes first; evicts leaves only once nothing is left to demote.
+        Demotes the coldest nodes first, each no further than needed; evicts leaves only once
+        nothing is left to demote.
         """
         freed = 0
-        if self.controller.demotes:
+        if self.controller.demotes and num_units > 0:
+            layers = self.controller.layers_by_tolerance()
             for node in sorted(self._unlocked_nodes(), key=self.eviction_strategy.get_priority):
+                freed += self._demote(node, layers, num_units - freed)
                 if freed >= num_units:
                     return freed
-                freed += self._demote(node)
         while freed < num_units and self.evictable_size_ > 0:
             before = self.store.free_units
             # Never more than is short: a token gives back at most its bf16 units.
             short = num_units - freed
-            self.evict(EvictParams(num_tokens=-(-short // self._token_units)))
+            self.evict(EvictParams(num_tokens=-(-short // self.store.geometry.token_units)))
             freed += self.store.free_units - before
         return freed
 
     def reclaimable_units(self) -> int:
         """Units that evicting every unlocked node would free."""
-        whole, half = self._token_units, self._token_units // ROW_UNITS[Tier.ORIGINAL]
-        return sum(
-            len(node.value) * (half if _is_demoted(node) else whole)
-            for node in self._unlocked_nodes()
-        )
+        return sum(map(self._units, self._unlocked_nodes()))
+
+    def privatize_waiting(self, num_units: int) -> None:
+        """Compress requests that wait with it until ``num_units`` more units are free.
+
+        Those that give most come first, so that as few as possible are compressed.
+        """
+        enough = self.store.free_units + num_units
+        by_gain = sorted(self.controller.waiting(), key=self.compressible_units, reverse=True)
+        for req in by_gain:
+            if self.store.free_units >= enough:
+                return
+            if self.privatize(req, req.kv.kv_committed_len):
+                self.views_under_pressure_total += 1
+                self.reclaim(enough - self.store.free_units)
+
+    def compressible_units(self, req: Any) -> int:
+        """Units that compressing a waiting request gives at least, whatever the others do."""
+        num_tokens = req.kv.kv_committed_len
+        unpublished = num_tokens - req.kv.cache_protected_len
+        held = unpublished * self.store.geometry.token_units
+        held += sum(map(self._units, self._sole_path(req.last_node)))
+        return max(held - self.controller.most_view_units(num_tokens), 0)
 
     def evict(self, params: EvictParams) -> EvictResult:
         result = super().evict(params)
@@ -132,16 +160,14 @@ class ArkvRadixCache(RadixCache):
 
     def bytes_by_tier(self) -> dict[Tier, int]:
         """Arena bytes of all nodes, locked or not."""
-        found = dict.fromkeys(STORED_TIERS, 0)
+        found, geometry = dict.fromkeys(STORED_TIERS, 0), self.store.geometry
         for node in self._nodes():
-            tier = Tier.QUANTIZED if _is_demoted(node) else Tier.ORIGINAL
-            found[tier] += len(node.value) * ROW_UNITS[tier]
-        scale = self.store.geometry.num_layers * self.store.geometry.unit_bytes
-        return {tier: units * scale for tier, units in found.items()}
+            for tier, rows in rows_by_tier(node, geometry.num_layers).items():
+                found[tier] += rows * ROW_UNITS[tier] * geometry.unit_bytes
+        return found
 
-    @property
-    def _token_units(self) -> int:
-        return self.store.geometry.token_units
+    def _units(self, node: TreeNode) -> int:
+        return node_units(node, self.store.geometry.num_layers)
 
     def _make_room(self, num_units: int) -> bool:
         """False, and nothing evicted, where even an empty tree would not give enough."""
@@ -150,16 +176,20 @@ class ArkvRadixCache(RadixCache):
             return True
         return short <= self.reclaimable_units() and self.reclaim(short) >= short
 
-    def _demote(self, node: TreeNode) -> int:
-        if _is_demoted(node):
+    def _demote(self, node: TreeNode, layers: Sequence[int], num_units: int) -> int:
+        """Quantize the node in as many layers, the first of ``layers`` first, as free the units."""
+        before = quantized_layers(node)
+        left = [layer for layer in layers if layer not in before]
+        chosen = left[: -(-num_units // len(node.value))]
+        if not chosen:
             return 0
         try:
-            freed = self.store.demote_slots(node.value)
+            freed = self.store.demote_slots(node.value, chosen)
         except NaNError:
             # Eviction gets rid of it.
             return 0
-        node.demoted = True
-        self.nodes_demoted_total += 1
+        node.quantized_layers = before.union(chosen)
+        self.nodes_demoted_total += not before
         return freed
 
     def _nodes(self) -> Iterator[TreeNode]:
@@ -201,7 +231,7 @@ class ArkvRadixCache(RadixCache):
 
     def _warm(self, node: TreeNode, attention: torch.Tensor) -> None:
         """Add fp32 ``attention`` [T], the mass that each prompt token received, to its nodes."""
-        now = node.last_access_time
+        now = self.clock()
         mass, end = attention.cumsum(0).tolist(), attention.shape[0]
         while node is not self.root_node:
             start = end - len(node.value)
@@ -212,9 +242,5 @@ class ArkvRadixCache(RadixCache):
     def _split_node(self, key: Any, child: TreeNode, split_len: int) -> TreeNode:
         parent: TreeNode = super()._split_node(key, child, split_len)
         parent.heat = heat_of(child).copy()
-        parent.demoted = _is_demoted(child)
+        parent.quantized_layers = quantized_layers(child)
         return parent
-
-
-def _is_demoted(node: TreeNode) -> bool:
-    return getattr(node, "demoted", False)

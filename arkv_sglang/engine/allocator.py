@@ -61,9 +61,11 @@ class ArkvAllocator(TokenToKVPoolAllocator):
         return max(extend_tokens, total) + self.page_size < room_tokens
 
     def room_tokens(self, tree_cache: Any) -> float:
-        """bf16 tokens that can be had: the lesser of slots and units, with what can be evicted."""
+        """bf16 tokens that can be had: the lesser of slots and units, with what can be evicted and
+        what compressing the requests that wait with it would give."""
         slots = self.available_size() + tree_cache.evictable_size()
         units = self.store.free_units + tree_cache.reclaimable_units()
+        units += sum(map(tree_cache.compressible_units, self.controller.waiting()))
         return min(slots, units / self.token_units)
 
     def create_prefill_budget(
@@ -72,10 +74,17 @@ class ArkvAllocator(TokenToKVPoolAllocator):
         return ArkvPrefillBudget(self, tree_cache, num_mixed_decode_tokens=num_mixed_decode_tokens)
 
     def evict_to_free_tokens(self, tree_cache: Any, num_tokens: int) -> None:
+        """The reclaim ladder (architecture, section 5), each step no further than needed."""
         super().evict_to_free_tokens(tree_cache, num_tokens)
-        short = num_tokens * self.token_units - self.store.free_units
-        if short > 0:
-            tree_cache.reclaim(short)
+        enough = num_tokens * self.token_units
+        for step in (
+            tree_cache.reclaim,
+            tree_cache.privatize_waiting,
+            self.controller.tighten_views,
+        ):
+            short = enough - self.store.free_units
+            if short > 0:
+                step(short)
 
     def check_decode_capacity(
         self,
@@ -87,7 +96,7 @@ class ArkvAllocator(TokenToKVPoolAllocator):
     ) -> bool:
         """One more row per layer for each request, after waiting and outgrown views had theirs."""
         for req in requests or ():
-            if self.controller.wants_view(req):
+            if self.controller.privatizes_at_once and self.controller.waits(req):
                 tree_cache.privatize(req, req.kv.kv_committed_len)
             self.controller.tighten(req)
         self.evict_to_free_tokens(tree_cache, num_tokens)

@@ -20,6 +20,9 @@ from arkv_sglang.kernels.api import NaNError
 from arkv_sglang.storage.store import KVStore
 from arkv_sglang.storage.views import RequestView
 
+OQ_SHARE = 0.1
+"""Share of the latest prompt in the running mean of the layers' OQ ratio."""
+
 
 @dataclass
 class RequestState:
@@ -27,10 +30,17 @@ class RequestState:
 
     queries: WindowQueries
     record: RequestRecord
-    # Set from the end of the prompt until the view stands.
-    plan: TierPlan | None = None
+    # Set from the end of a prompt that is to be compressed. Until the view stands, the scores have
+    # their tokens, and the plan is what the view would be now.
+    req: Any = None
     scores: PromptScores | None = None
+    plan: TierPlan | None = None
     view: RequestView | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the request holds its whole prompt until its view is made."""
+        return self.scores is not None and self.view is None
 
 
 @dataclass
@@ -40,6 +50,8 @@ class Totals:
     privatized: int = 0
     taken_over: int = 0
     replanned: int = 0
+    tightened_under_pressure: int = 0
+    retracted: int = 0
     peak_requests: int = 0
 
 
@@ -55,7 +67,9 @@ class Controller:
     def __post_init__(self) -> None:
         self.states: dict[int, RequestState] = {}
         self._room_freed = False
+        self._tolerance: torch.Tensor | None = None
         self.demotes = self.config.policy != "original"
+        self.privatizes_at_once = self.config.when != "pressure"
 
     @property
     def geometry(self) -> Geometry:
@@ -77,7 +91,15 @@ class Controller:
     @property
     def num_waiting(self) -> int:
         """Requests whose view waits for room."""
-        return sum(state.plan is not None for state in self.states.values())
+        return sum(state.waits for state in self.states.values())
+
+    @property
+    def statistics_bytes(self) -> int:
+        """Bytes of what is known of prompts: window queries until they end, scores from then on."""
+        return sum(
+            state.queries.num_bytes + (state.scores.num_bytes if state.scores else 0)
+            for state in self.states.values()
+        )
 
     def view(self, req_pool_idx: int) -> RequestView | None:
         found = self.states.get(req_pool_idx)
@@ -104,7 +126,7 @@ class Controller:
         return max(self.config.budget_bytes(num_tokens, token_bytes), floor)
 
     def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None:
-        """Score the prompt and plan its view; returns each token's attention, fp32 [T].
+        """Score the prompt; returns each token's attention, fp32 [T].
 
         None where there is none to speak of: no pass has run, or the model gave NaN.
         """
@@ -119,16 +141,20 @@ class Controller:
             if compresses:
                 _give_up(req)
             return None
+        self._learn_tolerance(prompt.oq_ratio)
         if compresses:
-            state.scores = prompt
-            state.plan = self._plan(
-                prompt.scores,
-                torch.arange(len(slots), device=slots.device),
-                len(slots),
-                len(slots),
-                prompt.oq_ratio,
-            )
+            state.req, state.scores = req, prompt
         return prompt.attention
+
+    def _learn_tolerance(self, oq_ratio: torch.Tensor) -> None:
+        before = oq_ratio if self._tolerance is None else self._tolerance
+        self._tolerance = before.lerp(oq_ratio, OQ_SHARE)
+
+    def layers_by_tolerance(self) -> list[int]:
+        """Layers, those first that recent prompts' OQ ratio gives the fewest original tokens."""
+        if self._tolerance is None:
+            return list(range(self.geometry.num_layers))
+        return list(self._tolerance.argsort(stable=True).tolist())
 
     def _plan(
         self,
@@ -153,9 +179,17 @@ class Controller:
     def has_view(self, req: Any) -> bool:
         return self.view(req.kv.req_pool_idx) is not None
 
-    def wants_view(self, req: Any) -> bool:
+    def waits(self, req: Any) -> bool:
         found = self.states.get(req.kv.req_pool_idx)
-        return found is not None and found.plan is not None and found.view is None
+        return found is not None and found.waits
+
+    def waiting(self) -> list[Any]:
+        """Requests that hold their whole prompt until their view is made."""
+        return [state.req for state in self.states.values() if state.waits]
+
+    def most_view_units(self, num_tokens: int) -> int:
+        """Units that a view of a request of ``num_tokens`` takes at most. No device sync."""
+        return self.budget_bytes(num_tokens) // self.geometry.unit_bytes
 
     def view_units(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> int:
         """Net units that `make_view` would take; negative when it frees some."""
@@ -164,17 +198,17 @@ class Controller:
     def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> bool:
         """Privatize; the room must be there (`view_units`). False: the request was given up."""
         state = self.states[req.kv.req_pool_idx]
-        plan = self._plan_of(req, len(slots))
-        assert state.scores is not None
-        mean, variance = state.scores.statistics(len(slots))
+        plan, scores = self._plan_of(req, len(slots)), state.scores
+        assert scores is not None
+        padded = scores.padded(len(slots))
         try:
             state.view = self.store.create_view(
                 slots,
                 plan,
                 torch.arange(len(slots), device=slots.device),
-                mean,
-                variance,
-                state.scores.num_queries,
+                padded.mean,
+                padded.variance,
+                scores.num_observations(len(slots)),
                 shared,
             )
         except NaNError:
@@ -186,47 +220,69 @@ class Controller:
         self.totals.taken_over += int(not bool(shared.all()))
         state.record.planned(plan)
         state.record.observe_view(self.store, state.view)
-        state.plan = None
-        state.scores = state.scores.without_tokens()
+        state.plan, state.scores = None, scores.without_tokens()
         return True
 
     def _plan_of(self, req: Any, num_tokens: int) -> TierPlan:
-        """The waiting plan; tokens that were decoded since it was made stay original."""
-        plan = self.states[req.kv.req_pool_idx].plan
-        assert plan is not None
-        extra = num_tokens - plan.tiers.shape[1]
-        if extra == 0:
-            return plan
-        return TierPlan(torch.nn.functional.pad(plan.tiers, (0, extra), value=int(Tier.ORIGINAL)))
+        """The view that a waiting request would get now, under its budget of now."""
+        state = self.states[req.kv.req_pool_idx]
+        assert state.scores is not None
+        if state.plan is None or state.plan.tiers.shape[1] != num_tokens:
+            scores = state.scores.padded(num_tokens).scores
+            positions = torch.arange(num_tokens, device=scores.device)
+            oq_ratio = state.scores.oq_ratio
+            state.plan = self._plan(scores, positions, num_tokens, num_tokens, oq_ratio)
+        return state.plan
 
-    def outgrown(self, state: RequestState, num_tokens: int) -> bool:
-        """Whether the view is past its budget by more than the slack."""
+    def _excess_bytes(self, state: RequestState, slack: float) -> float:
+        """Bytes by which the view is past its budget and ``slack``; negative where it is not."""
         assert state.view is not None
-        limit = self.budget_bytes(num_tokens) * (1 + self.config.slack)
+        limit = self.budget_bytes(state.req.kv.kv_committed_len) * (1 + slack)
         if self.config.policy == "arkv-paper":
             # The paper counts tokens, whatever their tier.
             rows = sum(self.store.view_num_rows(state.view).values())
-            return rows * self.geometry.row_bytes(Tier.ORIGINAL) > limit
-        return sum(self.store.view_bytes(state.view).values()) > limit
+            return rows * self.geometry.row_bytes(Tier.ORIGINAL) - limit
+        return sum(self.store.view_bytes(state.view).values()) - limit
 
     def tighten(self, req: Any) -> None:
-        """Plan the request's view again if it has outgrown its budget."""
+        """Plan the request's view again if it has outgrown its budget by more than the slack."""
         state = self.states.get(req.kv.req_pool_idx)
-        num_tokens = req.kv.kv_committed_len
-        if state is None or state.view is None or not self.outgrown(state, num_tokens):
+        if state is None or state.view is None:
             return
+        if self._excess_bytes(state, self.config.slack) > 0:
+            self._replan(state)
+
+    def tighten_views(self, num_units: int) -> None:
+        """Take views down to their budgets until ``num_units`` more units are free.
+
+        Those that are furthest past theirs come first, so that as few as possible change.
+        """
+        enough = self.store.free_units + num_units
+        excess = [
+            (self._excess_bytes(state, slack=0), index)
+            for index, state in self.states.items()
+            if state.view is not None
+        ]
+        for bytes_over, index in sorted(excess, reverse=True):
+            if self.store.free_units >= enough or bytes_over <= 0:
+                return
+            self._replan(self.states[index])
+            self.totals.tightened_under_pressure += 1
+
+    def _replan(self, state: RequestState) -> None:
+        assert state.view is not None and state.scores is not None
         state.record.observe_view(self.store, state.view)
         now = self.store.view_state(state.view)
         scores = policy.heavy_hitter(now.mean, now.variance, self.config.gamma)
         absent = now.tiers == Tier.EVICTED
         scores = _pool_by_position(scores, now.positions, absent, self.config)
         num_rows = int((~absent).sum(1).max())
-        assert state.scores is not None
+        num_tokens = state.req.kv.kv_committed_len
         plan = self._plan(scores, now.positions, num_rows, num_tokens, state.scores.oq_ratio)
         try:
             self.store.replan_view(state.view, plan)
         except NaNError:
-            _give_up(req)
+            _give_up(state.req)
             return
         state.record.planned(plan, absent)
         self.totals.replanned += 1
@@ -240,14 +296,21 @@ class Controller:
         budget = self.budget_bytes(total) / self.geometry.token_bytes
         return min(float(total), budget * (1 + self.config.slack) + 1)
 
-    def growth_tokens(self, req: Any, max_new_tokens: float) -> float:
-        """bf16-token equivalents that a running request may still take."""
+    def growth_tokens(self, req: Any, max_new_tokens: float, compressible: bool) -> float:
+        """bf16-token equivalents that a running request may still take.
+
+        ``compressible``: it waits for its view, and what making that would free counts as room.
+        """
         state = self.states.get(req.kv.req_pool_idx)
-        if state is None or state.view is None:
+        num_tokens = req.kv.kv_committed_len
+        if state is not None and state.view is not None:
+            held = sum(self.store.view_bytes(state.view).values())
+        elif compressible:
+            held = self.most_view_units(num_tokens) * self.geometry.unit_bytes
+        else:
             return max_new_tokens
-        now = sum(self.store.view_bytes(state.view).values()) / self.geometry.token_bytes
-        final = self.final_tokens(req.kv.kv_committed_len, int(max_new_tokens))
-        return min(max_new_tokens, max(final - now, 1.0))
+        final = self.final_tokens(num_tokens, int(max_new_tokens))
+        return min(max_new_tokens, max(final - held / self.geometry.token_bytes, 1.0))
 
     def take_room_freed(self) -> bool:
         """Whether views were made or tightened since this was last asked."""
@@ -266,6 +329,7 @@ class Controller:
             self.store.release_view(state.view)
         else:
             state.record.finish_slots(req.kv.kv_committed_len)
+        self.totals.retracted += int(not req.finished() and req.to_finish is None)
         req.arkv_record = state.record.as_dict()
 
     def clear(self) -> None:

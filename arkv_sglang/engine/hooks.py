@@ -15,17 +15,16 @@ from sglang.srt.layers.attention.attention_registry import register_attention_ba
 from sglang.srt.mem_cache.registry import register_radix_cache_backend
 from sglang.srt.mem_cache.utils import _EVICTION_POLICY_FACTORIES
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-from sglang.srt.runtime_context import get_memory
+from sglang.srt.runtime_context import get_memory, get_schedule
 
 from arkv_sglang.cache.heat import HeatStrategy
 from arkv_sglang.cache.radix import ArkvRadixCache
-from arkv_sglang.config import load_config
-from arkv_sglang.core import Geometry
+from arkv_sglang.config import ArkvConfig, load_config
 from arkv_sglang.engine import metrics, resolution
 from arkv_sglang.engine.allocator import ArkvAllocator
 from arkv_sglang.engine.backend import ArkvAttentionBackend
 from arkv_sglang.engine.controller import Controller
-from arkv_sglang.engine.pool import ArkvKVPool, PoolSize
+from arkv_sglang.engine.pool import ArkvKVPool, PoolSize, model_geometry, sized_pool
 from arkv_sglang.engine.resolution import BACKEND
 from arkv_sglang.engine.server_args import ArkvServerArgs
 
@@ -40,6 +39,12 @@ def _active() -> bool:
     return bool(get_memory().kv_policy != "none")
 
 
+def _config() -> ArkvConfig:
+    config = load_config(get_memory().kv_policy, get_memory().kv_policy_config)
+    assert config is not None
+    return config
+
+
 # -- sizing and building the pool --
 
 
@@ -48,33 +53,24 @@ def size_pool(config: Any, configurator: Any, *_: Any, **__: Any) -> Any:
     global _pool_size
     if not _active():
         return config
-    geometry = _geometry(configurator)
-    size = PoolSize.from_tokens(
-        config.max_total_num_tokens, configurator.model_config.context_len, geometry
+    policy = _config()
+    size = sized_pool(
+        policy,
+        model_geometry(configurator.model_config, configurator.layer_info.num_effective_layers),
+        config.max_total_num_tokens,
+        configurator.model_config.context_len,
+        get_schedule().chunked_prefill_size,
     )
-    if size.num_units < geometry.token_units:
-        raise RuntimeError(
-            f"the KV memory must hold at least one token after its tables, got "
-            f"{config.max_total_num_tokens} tokens; raise --max-total-tokens or "
-            "--mem-fraction-static"
-        )
     _pool_size = size
     config.max_total_num_tokens = size.num_slots
     return config
 
 
-def _geometry(configurator: Any) -> Geometry:
-    model = configurator.model_config
-    return Geometry(
-        configurator.layer_info.num_effective_layers, model.get_num_kv_heads(1, 1), model.head_dim
-    )
-
-
 def build_pool(original: Call, configurator: Any, **kwargs: Any) -> Any:
     if not _active():
         return original(configurator, **kwargs)
-    config = load_config(get_memory().kv_policy, get_memory().kv_policy_config)
-    assert config is not None and _pool_size is not None
+    config = _config()
+    assert _pool_size is not None
     num_units = _pool_size.num_units
     kwargs["mha_pool_class"] = lambda size, **pool: ArkvKVPool(
         size, num_units=num_units, config=config, **pool
@@ -130,7 +126,8 @@ def keep_window(result: int, req: Any, input_len: int) -> int:
 def running_growth(result: float, adder: Any, req: Any) -> float:
     if _controller is None:
         return result
-    return _controller.growth_tokens(req, result)
+    compressible = _controller.waits(req) and adder.tree_cache.compressible_units(req) > 0
+    return _controller.growth_tokens(req, result, compressible)
 
 
 def reopen_admission(scheduler: Any, *args: Any, **kwargs: Any) -> None:

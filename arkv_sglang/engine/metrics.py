@@ -28,7 +28,8 @@ def figures(allocator: ArkvAllocator, tree_cache: Any) -> dict[str, int]:
         "arkv_arena_bytes": usage.arena_bytes,
         "arkv_free_bytes": usage.free_bytes,
         "arkv_capacity_tokens": allocator.capacity_tokens,
-        "arkv_overhead_bytes": usage.overhead_bytes_total,
+        "arkv_overhead_bytes": usage.overhead_bytes_total + controller.statistics_bytes,
+        "arkv_overhead_statistics_bytes": controller.statistics_bytes,
     }
     tree = tree_cache.bytes_by_tier()
     for tier in STORED_TIERS:
@@ -46,7 +47,10 @@ def figures(allocator: ArkvAllocator, tree_cache: Any) -> dict[str, int]:
         "arkv_tokens_evicted_total": tree_cache.tokens_evicted_total,
         "arkv_views_created_total": controller.totals.privatized,
         "arkv_views_taken_over_total": controller.totals.taken_over,
+        "arkv_views_created_under_pressure_total": tree_cache.views_under_pressure_total,
         "arkv_views_replanned_total": controller.totals.replanned,
+        "arkv_views_tightened_under_pressure_total": controller.totals.tightened_under_pressure,
+        "arkv_requests_retracted_total": controller.totals.retracted,
         "arkv_views_waiting_requests": controller.num_waiting,
         "arkv_views_requests": controller.num_views,
         "arkv_running_requests": len(controller.states),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
-from arkv_sglang.config import ArkvConfig
+from arkv_sglang.config import ArkvConfig, ConfigError
 from arkv_sglang.core import ROW_UNITS, Geometry, Tier
 from arkv_sglang.engine.controller import Controller
 from arkv_sglang.storage.store import KVStore
@@ -33,6 +34,50 @@ class PoolSize:
         rest = num_tokens * geometry.token_bytes - table_bytes
         num_units = max(int(rest / _bytes_per_unit(geometry)), 0)
         return cls(num_slots, num_units - num_units % ROW_UNITS[Tier.ORIGINAL])
+
+    def capacity_tokens(self, geometry: Geometry) -> int:
+        """bf16 tokens that the arena holds."""
+        return self.num_units // geometry.token_units
+
+
+def model_geometry(model_config: Any, num_layers: int) -> Geometry:
+    """Rows of an SGLang model on one rank that holds all of its heads."""
+    return Geometry(num_layers, model_config.get_num_kv_heads(1, 1), model_config.head_dim)
+
+
+def sized_pool(
+    config: ArkvConfig,
+    geometry: Geometry,
+    num_tokens: int,
+    context_len: int,
+    chunk_tokens: int | None,
+) -> PoolSize:
+    """The pool in the bytes of ``num_tokens`` bf16 tokens. Raises `ConfigError` if it cannot work.
+
+    ``chunk_tokens``: of one prefill pass; None or less than 1: prompts are prefilled whole.
+    """
+    size = PoolSize.from_tokens(num_tokens, context_len, geometry)
+    capacity = size.capacity_tokens(geometry)
+    spare = config.num_protected + 1
+    chunk = min(chunk_tokens, context_len) if chunk_tokens and chunk_tokens > 0 else 1
+    if capacity >= chunk + spare:
+        return size
+    enough = bisect_left(
+        range(MOST_TOKENS),
+        chunk + spare,
+        key=lambda n: PoolSize.from_tokens(n, context_len, geometry).capacity_tokens(geometry),
+    )
+    message = (
+        f"the KV memory must hold one prefill chunk ({chunk} tokens) and sinks + window + 1 "
+        f"({spare} tokens) in bf16, got {num_tokens} tokens, which after the tables of rows are "
+        f"{capacity}; raise --max-total-tokens or the memory to at least {enough} tokens"
+    )
+    if capacity > spare:
+        message += f", or lower --chunked-prefill-size to at most {capacity - spare}"
+    raise ConfigError(message)
+
+
+MOST_TOKENS = 1 << 29
 
 
 def _bytes_per_unit(geometry: Geometry) -> float:

@@ -41,6 +41,10 @@ class WindowQueries:
     def clear(self) -> None:
         self._queries = [None] * len(self._queries)
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(queries.nbytes for queries in self._queries if queries is not None)
+
 
 @dataclass(frozen=True)
 class PromptScores:
@@ -53,16 +57,30 @@ class PromptScores:
     oq_ratio: torch.Tensor
     num_queries: int
 
-    def statistics(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """``mean`` and ``variance`` for ``num_tokens``; tokens decoded since count as unseen."""
+    def padded(self, num_tokens: int) -> PromptScores:
+        """For ``num_tokens``: tokens decoded since are unobserved, and the last to be dropped."""
         extra = (0, num_tokens - self.mean.shape[1])
-        return F.pad(self.mean, extra), F.pad(self.variance, extra)
+        return replace(
+            self,
+            scores=F.pad(self.scores, extra, value=torch.inf),
+            mean=F.pad(self.mean, extra),
+            variance=F.pad(self.variance, extra),
+        )
+
+    def num_observations(self, num_tokens: int) -> torch.Tensor:
+        """Queries that observed each of ``num_tokens`` tokens, int64 [num_tokens]."""
+        observed = torch.arange(num_tokens, device=self.attention.device) < len(self.attention)
+        return observed * self.num_queries
 
     def without_tokens(self) -> PromptScores:
         """What re-planning needs: the layers' ratio, not the tokens' statistics."""
         # New tensors: a slice would keep the old ones alive.
         nothing = self.mean.new_empty(self.mean.shape[0], 0)
         return replace(self, scores=nothing, mean=nothing, variance=nothing, attention=nothing[0])
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.nbytes for each in (self.scores, self.mean, self.variance, self.attention))
 
 
 def score_prompt(

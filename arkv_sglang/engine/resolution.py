@@ -12,6 +12,7 @@ from sglang.srt.arg_groups.model_override_base import model_config_of
 from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 
 from arkv_sglang.config import load_config
+from arkv_sglang.engine.pool import model_geometry, sized_pool
 from arkv_sglang.engine.support import refuse_flags, refuse_model
 
 BACKEND = "arkv"
@@ -49,5 +50,17 @@ def check_model(server_args: Any, previous: Step) -> None:
     """Step `handle_other_validations`: what only the model's own config can tell."""
     previous(server_args)
     view = resolving_view(server_args)
-    if view.kv_policy != "none":
-        refuse_model(view.kv_policy, model_config_of(server_args))
+    config = load_config(view.kv_policy, view.kv_policy_config)
+    if config is None:
+        return
+    model = model_config_of(server_args)
+    refuse_model(config.policy, model)
+    if view.max_total_tokens is not None:
+        # Else the memory is known once the weights are loaded, and checked there.
+        sized_pool(
+            config,
+            model_geometry(model, model.num_hidden_layers),
+            view.max_total_tokens,
+            model.context_len,
+            view.chunked_prefill_size,
+        )

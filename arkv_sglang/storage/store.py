@@ -132,7 +132,7 @@ class KVStore:
         positions: torch.Tensor,
         mean: torch.Tensor,
         variance: torch.Tensor,
-        num_queries: int,
+        num_queries: int | torch.Tensor,
         shared: torch.Tensor | None = None,
     ) -> RequestView:
         """Build a request's view from its ``slots`` (int64 [n], distinct, with rows).
@@ -141,8 +141,8 @@ class KVStore:
         where the plan says ORIGINAL. Rows of slots in ``shared`` (bool [n]; None: no slot) belong
         to others: they are copied and the slot keeps its own. Rows of the other slots pass to the
         view, evicted ones are freed, and the slots end without rows. ``positions`` int64 [n];
-        ``mean`` and unbiased ``variance`` fp32 [L, n] of the attention that ``num_queries`` queries
-        paid to each row.
+        ``mean`` and unbiased ``variance`` fp32 [L, n] of the attention that ``num_queries``
+        (one number, or int64 [n]) queries paid to each row.
 
         Free the view with ``release_view``. Raises ``OutOfUnits``, or ``ValueError`` when a slot
         occurs twice or has no row where the plan wants one.

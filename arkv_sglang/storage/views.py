@@ -67,14 +67,18 @@ class ViewState:
         positions: torch.Tensor,
         mean: torch.Tensor,
         variance: torch.Tensor,
-        num_queries: int,
+        num_queries: int | torch.Tensor,
     ) -> ViewState:
-        """State of fresh rows [L, n] at ``positions`` [n], each observed ``num_queries`` times."""
+        """State of fresh rows [L, n] at ``positions`` [n], observed ``num_queries`` times: one
+        number, or int64 [n]."""
         return cls(
             rows=rows,
             tiers=row_tier(rows),
             positions=positions.expand_as(rows),
             mean=mean,
             variance=variance,
-            num_observations=torch.full_like(rows, min(num_queries, MAX_COUNT), dtype=torch.int16),
+            num_observations=torch.as_tensor(num_queries, device=rows.device)
+            .clamp_max(MAX_COUNT)
+            .to(torch.int16)
+            .expand_as(rows),
         )

@@ -58,8 +58,8 @@ def taken_in(allocator: EmptyAllocator, prompt: int, new: int) -> int | None:
     prompt=st.integers(1, 4500),
     new=st.integers(0, 9000),
     policy=st.sampled_from(["arkv", "original", "quantized", "arkv-paper"]),
-    budget=st.sampled_from([0.0625, 0.25, 0.55, 0.9, 1.0, 400]),
-    min_tokens=st.sampled_from([0, 512, 1 << 20]),
+    budget=st.sampled_from([0.25, 0.55, 0.9, 1.0, 400]),
+    min_tokens=st.sampled_from([143, 600, 1 << 20]),
 )
 def test_nothing_is_taken_in_that_would_wait_for_ever(
     tokens: int, prompt: int, new: int, policy: str, budget: float, min_tokens: int

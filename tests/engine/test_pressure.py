@@ -7,7 +7,7 @@ from arkv_sglang.engine.launch import flush
 
 PARAMS = {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}
 CONFIG = {"budget": 0.25}
-TINY = {"max_total_tokens": 1700}
+TINY = {"max_total_tokens": 1700, "chunked_prefill_size": 1400}
 
 
 def figures(engine):

@@ -29,7 +29,7 @@ def url(one_engine, tmp_path_factory):
         "--port": str(port),
         "--max-total-tokens": "6000",
         "--kv-policy": "arkv",
-        "--kv-policy-config": '{"budget": 0.25, "min_tokens": 100}',
+        "--kv-policy-config": '{"budget": 0.25, "min_tokens": 150}',
         "--served-model-name": "demo",
         "--log-level": "error",
     }

@@ -33,7 +33,7 @@ def test_every_document_gets_a_row_and_the_run_a_report(
     submit: Submit, config: dict[str, Any], tmp_path: Path
 ) -> None:
     # Every document is longer than min_tokens, so that every answer has a view.
-    budget = {"budget": 0.25, "min_tokens": 64}
+    budget = {"budget": 0.25, "min_tokens": 64, "sinks": 2, "window": 14}
     config["engine"] |= {"kv_policy": "arkv", "kv_policy_config": budget}
     code, log = submit(config)
     assert code == 0, log

@@ -14,7 +14,8 @@ NUM_TOKENS = 1000
 
 
 def split(policy, budget, num_rows=NUM_TOKENS, **settings):
-    config = load_config(policy, {"budget": budget, **settings})
+    # Prompts that are short for their budget count, too.
+    config = load_config(policy, {"budget": budget, "when": "always", **settings})
     return config, shares(
         config,
         GEOMETRY,
