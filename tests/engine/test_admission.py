@@ -15,7 +15,10 @@ from arkv_sglang.engine.pool import PoolSize
 
 GEOMETRY = Geometry(30, 3, 64)
 EMPTY_TREE = SimpleNamespace(
-    evictable_size=lambda: 0, reclaimable_units=lambda: 0, supports_mamba=lambda: False
+    evictable_size=lambda: 0,
+    reclaimable_units=lambda: 0,
+    compressible_units=lambda req: 0,
+    supports_mamba=lambda: False,
 )
 
 

@@ -74,6 +74,30 @@ def test_a_prompt_that_cannot_fit(one_engine, prompt, generate):
     assert len(generate(tight, prompt(0, 900), 4)["output_ids"]) == 4
 
 
+def test_when_pressure(one_engine, prompt, generate):
+    """Alone, a request keeps its whole prompt; beside others it is compressed, but only then."""
+    config = CONFIG | {"when": "pressure"}
+    engine = one_engine.start("arkv", config, max_total_tokens=6000, chunked_prefill_size=512)
+    alone = one_by_one(engine, prompt(0, 1300), generate)
+    kept = alone["meta_info"]["arkv"]
+    assert kept["times_planned"] == kept["rows_evicted"] == kept["rows_quantized"] == 0
+    assert kept["rows_original"] == 30 * (1300 + 19)
+    # It never had to be compressed, so its answer is a prefix like any other.
+    again = generate(engine, prompt(0, 1300) + alone["output_ids"] + prompt(1, 60), 2)
+    assert again["meta_info"]["cached_tokens"] >= 1300 + 19 - 32
+    outs = engine.generate(input_ids=[prompt(i, 1300) for i in range(9)], sampling_params=PARAMS)
+    assert [len(out["output_ids"]) for out in outs] == [20] * 9
+    planned = [out["meta_info"]["arkv"]["times_planned"] for out in outs]
+    assert any(planned) and not all(planned)
+    after = figures(engine)
+    assert after["arkv_views_created_under_pressure_total"] > 0
+    # More at once than their prompts in bf16 would let.
+    assert after["arkv_peak_running_requests"] > after["arkv_capacity_tokens"] // 1300
+    assert after["arkv_views_waiting_requests"] == after["arkv_overhead_statistics_bytes"] == 0
+    flush(engine)
+    assert figures(engine)["arkv_free_bytes"] == figures(engine)["arkv_arena_bytes"]
+
+
 def test_forced_retraction(one_engine, monkeypatch, prompt):
     """SGLang throws running requests out every few steps; they come back and finish."""
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
