@@ -25,6 +25,7 @@ ORDER = (
     "test_pressure",
     "test_models",
     "test_server",
+    "test_load",
 )
 INSTRUCTION = "Summarize the following text in a few sentences.\n\n"
 

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -29,6 +30,35 @@ class Probe(CustomLogitProcessor):
                 results[action] = globals()[action](the_tree(), req)
                 path.write_text(json.dumps(results))
         return logits
+
+
+class Watch(CustomLogitProcessor):
+    """Checks the store every so many steps of a load; what it finds goes to ``path``, a line each.
+
+    Custom params: ``path`` and ``every``. The first line says that SGLang checks strictly, too.
+    """
+
+    def __call__(self, logits, custom_param_list=None):
+        params = custom_param_list[0]
+        path = Path(params["path"])
+        if not _watched:
+            _watched.update(tree=the_tree(), steps=0)
+            path.write_text("".join(f"{name}={os.environ.get(name)}\n" for name in STRICT))
+        _watched["steps"] += 1
+        if _watched["steps"] % params["every"] == 0:
+            found = _watched["tree"].store.check_integrity()
+            with path.open("a") as file:
+                file.writelines(f"step {_watched['steps']}: {fault}\n" for fault in found)
+        return logits
+
+
+# Of the scheduler process: finding the tree takes a tenth of a second.
+_watched = {}
+STRICT = (
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE",
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS",
+)
 
 
 def _view(tree, req):

@@ -5,12 +5,10 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from idle_allocator import IdleAllocator
 
-from arkv_sglang.config import load_config
 from arkv_sglang.core import Geometry
-from arkv_sglang.engine.allocator import ArkvAllocator
 from arkv_sglang.engine.budget import ArkvPrefillBudget
-from arkv_sglang.engine.controller import Controller
 from arkv_sglang.engine.pool import PoolSize
 
 GEOMETRY = Geometry(30, 3, 64)
@@ -22,22 +20,7 @@ EMPTY_TREE = SimpleNamespace(
 )
 
 
-class EmptyAllocator(ArkvAllocator):
-    """The allocator of an idle engine, without its memory."""
-
-    def __init__(self, size: PoolSize, policy: str, config: dict) -> None:
-        self.store = SimpleNamespace(
-            geometry=GEOMETRY, num_units=size.num_units, free_units=size.num_units
-        )
-        self.controller = Controller(load_config(policy, config), self.store)
-        self.page_size = 1
-        self.num_slots = size.num_slots
-
-    def available_size(self) -> int:
-        return self.num_slots
-
-
-def admitted(allocator: EmptyAllocator, prompt: int, new: int) -> bool:
+def admitted(allocator: IdleAllocator, prompt: int, new: int) -> bool:
     budget = ArkvPrefillBudget(allocator, EMPTY_TREE)
     return budget.check_prefill(
         extend_input_len=prompt,
@@ -47,12 +30,6 @@ def admitted(allocator: EmptyAllocator, prompt: int, new: int) -> bool:
         swa_host_hit_length=0,
         chunk_limit=512,
     )[0]
-
-
-def taken_in(allocator: EmptyAllocator, prompt: int, new: int) -> int | None:
-    return allocator.max_new_tokens_for_memory(
-        prompt, new, token_capacity=allocator.num_slots, sliding_window_size=None, chunk_size=None
-    )
 
 
 @settings(max_examples=400, deadline=None)
@@ -68,8 +45,8 @@ def test_nothing_is_taken_in_that_would_wait_for_ever(
     tokens: int, prompt: int, new: int, policy: str, budget: float, min_tokens: int
 ) -> None:
     size = PoolSize.from_tokens(tokens, 8192, GEOMETRY)
-    allocator = EmptyAllocator(size, policy, {"budget": budget, "min_tokens": min_tokens})
-    clipped = taken_in(allocator, prompt, new)
+    allocator = IdleAllocator(GEOMETRY, size, policy, {"budget": budget, "min_tokens": min_tokens})
+    clipped = allocator.taken_in(prompt, new)
     if clipped is None:
         assert not admitted(allocator, prompt, 0)
     else:
@@ -81,6 +58,6 @@ def test_nothing_is_taken_in_that_would_wait_for_ever(
 @pytest.mark.parametrize(("prompt", "new", "wanted"), [(520, 100, 100), (2728, 100, None)])
 def test_in_figures(prompt: int, new: int, wanted: int | None) -> None:
     size = PoolSize.from_tokens(3000, 8192, GEOMETRY)
-    allocator = EmptyAllocator(size, "arkv", {"budget": 0.25})
+    allocator = IdleAllocator(GEOMETRY, size, "arkv", {"budget": 0.25})
     assert allocator.capacity_tokens == 2728
-    assert taken_in(allocator, prompt, new) == wanted
+    assert allocator.taken_in(prompt, new) == wanted

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from engine_probes import DamageOneRowThenForce
+from tiny_models import save_model
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from arkv_sglang.engine.teacher_forcing import force
@@ -27,18 +28,7 @@ WHOLE = {"budget": 1.0, "min_tokens": 0, "when": "always"}
 
 @pytest.fixture(params=CONFIGS)
 def folder(request, tmp_path):
-    """Weights wide enough that what is attended to decides the next token."""
-    torch.manual_seed(1)
-    config = CONFIGS[request.param](**SIZES)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "norm" in name:
-                weight.uniform_(0.5, 1.5)
-            else:
-                weight.normal_(0, 0.3 if name.endswith("bias") else 1.5 * weight.shape[-1] ** -0.5)
-    model.save_pretrained(tmp_path)
-    return tmp_path
+    return save_model(CONFIGS[request.param](**SIZES), tmp_path, seed=1)
 
 
 def reference(folder, prompt, continuation):
@@ -53,7 +43,7 @@ def test_as_transformers_has_it(one_engine, folder, tmp_path):
     prompts = [torch.randint(0, 997, (300,), generator=random).tolist() for _ in range(2)]
     continuations = [torch.randint(0, 997, (NUM_TOKENS,), generator=random).tolist()] * 2
     engine = one_engine.start(
-        "original", WHOLE, model_path=str(folder), skip_tokenizer_init=True, max_total_tokens=3000
+        "original", WHOLE, model_path=folder, skip_tokenizer_init=True, max_total_tokens=3000
     )
     ours = force(engine, prompts, continuations, tmp_path / "forced")
     for prompt, continuation, found in zip(prompts, continuations, ours, strict=True):
