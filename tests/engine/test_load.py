@@ -37,9 +37,8 @@ class Case:
 
 CASES = {
     "arkv": Case("arkv", {"budget": 0.25}, 3000, 512, 48),
-    # One chunk, what is protected of a view, and a bit. An engine starts on less, down to an arena
-    # of one token, but then it refuses every prompt: two tokens are the least beside a prompt.
-    "smallest": Case("arkv", {"budget": 0.25, "min_tokens": 40}, 128 + 36 + 16, 128, 24),
+    # The least that an engine starts on: one chunk, sinks, window and one token.
+    "smallest": Case("arkv", {"budget": 0.25, "min_tokens": 40}, 128 + 4 + 32 + 1, 128, 24),
     "cap": Case("arkv-paper", {"budget": 160, "min_tokens": 64}, 1600, 256, 32),
 }
 
