@@ -45,7 +45,16 @@ class ArkvPrefillBudget(PrefillBudget):
         fits = self.allocator.fits(
             self.remaining_total, input_tokens, max_new_tokens, extend_input_len
         )
-        return (True, chunk_limit) if fits else (False, None)
+        return (True, chunk_limit) if fits or self._fits_alone(extend_input_len) else (False, None)
+
+    def _fits_alone(self, extend_input_len: int) -> bool:
+        """Nobody else is there, and what was taken in on arrival fits if its prompt does.
+
+        Its prefix in the tree is locked for the request itself and so counts as no room, but its
+        view may take that over.
+        """
+        alone = not (self.total_offset or self.allocator.controller.states)
+        return alone and extend_input_len + self.page_size < self.remaining_total
 
     def can_allocate_prefill(self, **kwargs: Any) -> bool:
         return not self._parked and super().can_allocate_prefill(**kwargs)

@@ -24,6 +24,10 @@ class IdleAllocator(ArkvAllocator):
     def available_size(self) -> int:
         return self.num_slots
 
+    def lock_prefix(self, num_tokens: int) -> None:
+        """As if the tree held the beginning of a prompt, locked while that is looked at."""
+        self.store.free_units -= num_tokens * self.token_units
+
     def taken_in(self, prompt: int, new: int) -> int | None:
         """Tokens that such a request may generate; None: it is refused."""
         return self.max_new_tokens_for_memory(

@@ -20,11 +20,14 @@ EMPTY_TREE = SimpleNamespace(
 )
 
 
-def admitted(allocator: IdleAllocator, prompt: int, new: int) -> bool:
+def admitted(
+    allocator: IdleAllocator, prompt: int, new: int, cached: int = 0, alone: bool = True
+) -> bool:
+    allocator.controller.states = {} if alone else {1: SimpleNamespace(waits=False)}
     budget = ArkvPrefillBudget(allocator, EMPTY_TREE)
     return budget.check_prefill(
-        extend_input_len=prompt,
-        total_tokens=prompt + new + 1,
+        extend_input_len=prompt - cached,
+        total_tokens=prompt - cached + new + 1,
         max_new_tokens=new,
         input_tokens=prompt,
         swa_host_hit_length=0,
@@ -40,9 +43,10 @@ def admitted(allocator: IdleAllocator, prompt: int, new: int) -> bool:
     policy=st.sampled_from(["arkv", "original", "quantized", "arkv-paper"]),
     budget=st.sampled_from([0.25, 0.55, 0.9, 1.0, 400]),
     min_tokens=st.sampled_from([143, 600, 1 << 20]),
+    cached=st.floats(0, 1),
 )
 def test_nothing_is_taken_in_that_would_wait_for_ever(
-    tokens: int, prompt: int, new: int, policy: str, budget: float, min_tokens: int
+    tokens: int, prompt: int, new: int, policy: str, budget: float, min_tokens: int, cached: float
 ) -> None:
     size = PoolSize.from_tokens(tokens, 8192, GEOMETRY)
     allocator = IdleAllocator(GEOMETRY, size, policy, {"budget": budget, "min_tokens": min_tokens})
@@ -52,7 +56,10 @@ def test_nothing_is_taken_in_that_would_wait_for_ever(
     else:
         assert 0 <= clipped <= new and admitted(allocator, prompt, clipped)
         # No more is cut off than must be.
-        assert clipped == new or not admitted(allocator, prompt, clipped + 1)
+        assert clipped == new or not admitted(allocator, prompt, clipped + 1, alone=False)
+        prefix = int(cached * (prompt - 1))
+        allocator.lock_prefix(prefix)
+        assert admitted(allocator, prompt, clipped, prefix)
 
 
 @pytest.mark.parametrize(("prompt", "new", "wanted"), [(520, 100, 100), (2728, 100, None)])
