@@ -312,6 +312,14 @@ class Controller:
         final = self.final_tokens(num_tokens, int(max_new_tokens))
         return min(max_new_tokens, max(final - held / self.geometry.token_bytes, 1.0))
 
+    def comes_back(self, req: Any, more_tokens: int = 0) -> bool:
+        """Whether the request could be prefilled again, after ``more_tokens``, if thrown out.
+
+        All of its text would be a prompt then, in bf16, while its view may be of any length.
+        """
+        num_tokens = len(req.origin_input_ids) + len(req.output_ids) + more_tokens
+        return (num_tokens + 1) * self.geometry.token_units < self.store.num_units
+
     def take_room_freed(self) -> bool:
         """Whether views were made or tightened since this was last asked."""
         freed, self._room_freed = self._room_freed, False

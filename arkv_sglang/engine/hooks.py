@@ -126,6 +126,10 @@ def keep_window(result: int, req: Any, input_len: int) -> int:
 def running_growth(result: float, adder: Any, req: Any) -> float:
     if _controller is None:
         return result
+    remaining = req.sampling_params.max_new_tokens - len(req.output_ids)
+    if not _controller.comes_back(req, remaining):
+        # SGLang counts on early ends, and throws out who it was wrong about.
+        result = remaining
     compressible = _controller.waits(req) and adder.tree_cache.compressible_units(req) > 0
     return _controller.growth_tokens(req, result, compressible)
 
@@ -136,6 +140,13 @@ def reopen_admission(scheduler: Any, *args: Any, **kwargs: Any) -> None:
         return
     running_batch = kwargs["running_batch"] if "running_batch" in kwargs else args[-1]
     running_batch.batch_is_full = False
+
+
+def keep_who_cannot_come_back(order: list[int], reqs: list[Any]) -> list[int]:
+    """The last are thrown out first: those that could not be prefilled again must not be."""
+    if _controller is None:
+        return order
+    return sorted(order, key=lambda index: _controller.comes_back(reqs[index]))
 
 
 def refuse_request(_: Any, scheduler: Any, req: Any) -> None:
@@ -202,6 +213,12 @@ HOOKS = (
         reopen_admission,
         HookType.BEFORE,
         "a pass that found no room shuts admission; making a view gives room",
+    ),
+    Hook(
+        f"{_SRT}.managers.schedule_batch.ScheduleBatch._get_decode_retraction_order",
+        keep_who_cannot_come_back,
+        HookType.AFTER,
+        "text that outgrew the arena in bf16 cannot be a prompt again",
     ),
     Hook(
         f"{_SCHEDULER}.init_req_max_new_tokens",
