@@ -12,6 +12,7 @@ from sglang.srt.arg_groups.choices import (
     add_radix_eviction_policy_choices,
 )
 from sglang.srt.layers.attention.attention_registry import register_attention_backend
+from sglang.srt.managers.schedule_batch import release_req
 from sglang.srt.mem_cache.registry import register_radix_cache_backend
 from sglang.srt.mem_cache.utils import _EVICTION_POLICY_FACTORIES
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -149,6 +150,29 @@ def keep_who_cannot_come_back(order: list[int], reqs: list[Any]) -> list[int]:
     return sorted(order, key=lambda index: _controller.comes_back(reqs[index]))
 
 
+def throw_out_parked_chunk(scheduler: Any, batch: Any) -> None:
+    """A prompt that waits for room between two chunks goes before a running request.
+
+    SGLang throws out running requests only, and ends the last of them for want of memory, even
+    where the rest is held by a prompt that is in no batch.
+    """
+    req = scheduler.chunked_req
+    if _controller is None or req is None or scheduler._pending_chunked_abort_req is req:
+        return
+    if batch.is_empty() or batch.check_decode_mem():
+        return
+    release_req(
+        req=req,
+        remaing_req_count=batch.batch_size(),
+        req_to_token_pool=scheduler.req_to_token_pool,
+        token_to_kv_pool_allocator=scheduler.token_to_kv_pool_allocator,
+        tree_cache=scheduler.tree_cache,
+        hisparse_coordinator=None,
+    )
+    scheduler.chunked_req = None
+    scheduler._add_request_to_queue(req, is_retracted=True)
+
+
 def refuse_request(_: Any, scheduler: Any, req: Any) -> None:
     """A request that skips checkpoints would silently run uncompressed."""
     if _controller is None:
@@ -219,6 +243,12 @@ HOOKS = (
         keep_who_cannot_come_back,
         HookType.AFTER,
         "text that outgrew the arena in bf16 cannot be a prompt again",
+    ),
+    Hook(
+        f"{_SCHEDULER}.update_running_batch",
+        throw_out_parked_chunk,
+        HookType.BEFORE,
+        "SGLang ends the last running request rather than throw out a chunked prompt",
     ),
     Hook(
         f"{_SCHEDULER}.init_req_max_new_tokens",
