@@ -38,7 +38,7 @@ class Case:
 CASES = {
     "arkv": Case("arkv", {"budget": 0.25}, 3000, 512, 48),
     # The least that an engine starts on: one chunk, sinks, window and one token.
-    "smallest": Case("arkv", {"budget": 0.25, "min_tokens": 40}, 128 + 4 + 32 + 1, 128, 24),
+    "smallest": Case("arkv", {"budget": 0.5, "min_tokens": 72}, 128 + 4 + 32 + 1, 128, 24),
     "pressure": Case("arkv", {"budget": 0.25, "when": "pressure"}, 3000, 512, 48),
     "cap": Case("arkv-paper", {"budget": 160, "min_tokens": 64}, 1600, 256, 32),
 }
@@ -67,7 +67,9 @@ def random_load(num_requests: int, capacity: int, seed: int) -> list[Request]:
     prefixes = [tokens(draw.randint(1, longest * 3 // 4)) for _ in range(6)]
     load = []
     for index in range(num_requests):
-        length = draw.randint(1, longest if draw.random() < 0.9 else LONGEST)
+        length = draw.randint(1, longest)
+        if draw.random() < 0.05:
+            length = draw.randint(capacity, capacity + LONGEST)
         kind = draw.random()
         prefix = draw.choice(prefixes) if kind < 0.35 else []
         follows = draw.randrange(index) if index and kind > 0.85 else None
@@ -75,7 +77,7 @@ def random_load(num_requests: int, capacity: int, seed: int) -> list[Request]:
             length = draw.randint(1, longest // 6)
         load.append(
             Request(
-                ids=(prefix + tokens(max(length - len(prefix), draw.randint(1, 8))))[:LONGEST],
+                ids=(prefix + tokens(max(length - len(prefix), draw.randint(1, 8)))),
                 new=draw.randint(1, MOST_NEW),
                 # Not min_new_tokens: SGLang asks the tokenizer for it, and there is none.
                 params={
@@ -130,7 +132,7 @@ class Load:
         await asyncio.gather(*(client() for _ in range(self.at_once)))
 
     async def _serve(self, index: int, request: Request) -> None:
-        ids = (self.texts.get(request.follows, []) + request.ids)[-LONGEST:]
+        ids = self.texts.get(request.follows, []) + request.ids
         new = self.oracle.taken_in(len(ids), request.new)
         # SGLang aborts whatever begins with the name it is given, so names have one length.
         name = f"load-{index:06}"
@@ -171,7 +173,7 @@ class Load:
         if fault:
             self.faults.append(f"request {index} of {len(ids)} + {request.new} tokens: {fault}")
         if end == "served":
-            self.texts[index] = ids + last["output_ids"]
+            self.texts[index] = (ids + last["output_ids"])[:LONGEST]
 
 
 def _judge(
