@@ -25,6 +25,7 @@ KV_KEYS = (
     "peak_bytes_original",
     "peak_bytes_quantized",
     "times_planned",
+    "chunks_compressed",
 )
 
 

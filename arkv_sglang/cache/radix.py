@@ -32,6 +32,8 @@ class RequestController(Protocol):
     privatizes_at_once: bool
 
     def layers_by_tolerance(self) -> Sequence[int]: ...
+    def compresses_chunks(self, req: Any) -> bool: ...
+    def compress_chunk(self, req: Any, slots: torch.Tensor) -> None: ...
     def has_view(self, req: Any) -> bool: ...
     def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None: ...
     def waits(self, req: Any) -> bool: ...
@@ -57,6 +59,11 @@ class ArkvRadixCache(RadixCache):
     # -- life of a request --
 
     def checkpoint(self, req: Any, *, up_to: int) -> None:
+        if self.controller.compresses_chunks(req):
+            # Its prefix is no longer complete, so nothing of it is published.
+            if not req.finished():
+                self.controller.compress_chunk(req, self._row(req, up_to))
+            return
         # What is decoded on a compressed context is nobody else's prefix.
         if self.controller.has_view(req):
             return

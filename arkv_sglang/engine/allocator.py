@@ -52,13 +52,15 @@ class ArkvAllocator(TokenToKVPoolAllocator):
     ) -> bool:
         """Whether a request may be admitted into ``room_tokens`` (bf16-token equivalents).
 
-        It needs its uncached prompt in bf16 first, and then what it is compressed to; one token is
-        spared, as SGLang spares a page. Asked on arrival of an empty arena, too, so that nothing is
+        It needs its uncached prompt in bf16 first (of one that is larger than the arena, a chunk
+        beside its view), and then what it is compressed to; one token is spared, as SGLang spares
+        a page. Asked on arrival of an empty arena, too, so that nothing is
         taken in that could wait for ever.
         """
+        first = self.controller.prefill_tokens(input_tokens, extend_tokens)
         final = self.controller.final_tokens(input_tokens, max_new_tokens)
         total = min(extend_tokens + max_new_tokens, final)
-        return max(extend_tokens, total) + self.page_size < room_tokens
+        return max(first, total) + self.page_size < room_tokens
 
     def room_tokens(self, tree_cache: Any) -> float:
         """bf16 tokens that can be had: the lesser of slots and units, with what can be evicted and

@@ -11,18 +11,31 @@ from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from arkv_sglang.engine.controller import Controller
 from arkv_sglang.engine.pool import ArkvKVPool
 from arkv_sglang.kernels.api import decode_attention, extend_attention, write_rows
-from arkv_sglang.storage.views import DecodeIndex
+from arkv_sglang.storage.store import KVStore
+from arkv_sglang.storage.views import DecodeIndex, RequestView
 
 
 @dataclass(frozen=True)
 class ExtendBatch:
-    """One prefill pass: the prefix slots of all requests in order, and the lengths."""
+    """One prefill pass: the prefixes of all requests in order, and the lengths.
+
+    A prefix is slots int64 [n], or the view of a prompt that is compressed chunk by chunk.
+    """
 
     req_pool_indices: list[int]
-    prefix_slots: torch.Tensor
-    prefix_lens: list[int]
+    prefixes: list[torch.Tensor | RequestView]
     extend_lens: list[int]
     new_slots: torch.Tensor
+
+    def prefix_rows(self, store: KVStore, layer: int) -> tuple[torch.Tensor, list[int]]:
+        """Row codes int32 [total] of one layer, and how many each request has."""
+        rows = [
+            store.rows_of_view(layer, prefix)
+            if isinstance(prefix, RequestView)
+            else store.slot_rows(layer, prefix)
+            for prefix in self.prefixes
+        ]
+        return torch.cat(rows), [len(each) for each in rows]
 
 
 @dataclass(frozen=True)
@@ -87,12 +100,14 @@ class ArkvAttentionBackend(AttentionBackend):
     def _begin_extend(self, forward_batch: Any) -> ExtendBatch:
         requests = forward_batch.req_pool_indices.tolist()
         prefix_lens = [int(n) for n in forward_batch.extend_prefix_lens_cpu]
-        prefixes = [self.req_to_token[r, :n] for r, n in zip(requests, prefix_lens, strict=True)]
+        prefixes = [
+            self.controller.view(r) or self.req_to_token[r, :n].long()
+            for r, n in zip(requests, prefix_lens, strict=True)
+        ]
         self.store.bind_slots(forward_batch.out_cache_loc)
         return ExtendBatch(
             requests,
-            torch.cat(prefixes).long(),
-            prefix_lens,
+            prefixes,
             [int(n) for n in forward_batch.extend_seq_lens_cpu],
             forward_batch.out_cache_loc,
         )
@@ -112,13 +127,14 @@ class ArkvAttentionBackend(AttentionBackend):
         q, k, v = _by_head(q, k, v, layer)
         self.controller.scale = layer.scaling
         write_rows(self.store.arena, self.store.slot_rows(index, batch.new_slots), k, v)
+        prefix_rows, prefix_lens = batch.prefix_rows(self.store, index)
         out = extend_attention(
             q,
             k,
             v,
             self.store.arena,
-            self.store.slot_rows(index, batch.prefix_slots),
-            batch.prefix_lens,
+            prefix_rows,
+            prefix_lens,
             batch.extend_lens,
             layer.scaling,
         )

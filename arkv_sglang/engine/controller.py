@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
 from arkv_sglang import policy
 from arkv_sglang.config import ArkvConfig
-from arkv_sglang.core import Geometry, Tier, TierPlan
-from arkv_sglang.engine.prompt import PromptScores, WindowQueries, score_prompt
+from arkv_sglang.core import Geometry, Tier, TierPlan, row_tier
+from arkv_sglang.engine.prompt import PromptScores, WindowQueries, score_rows
 from arkv_sglang.engine.record import RequestRecord
 from arkv_sglang.kernels.api import NaNError
 from arkv_sglang.storage.store import KVStore
-from arkv_sglang.storage.views import RequestView
+from arkv_sglang.storage.views import MAX_COUNT, RequestView, ViewState
 
 OQ_SHARE = 0.1
 """Share of the latest prompt in the running mean of the layers' OQ ratio."""
@@ -36,6 +37,8 @@ class RequestState:
     scores: PromptScores | None = None
     plan: TierPlan | None = None
     view: RequestView | None = None
+    # Tokens of a prompt larger than the arena that the view has taken in so far.
+    num_compressed: int = 0
 
     @property
     def waits(self) -> bool:
@@ -62,6 +65,8 @@ class Controller:
     config: ArkvConfig
     store: KVStore
     scale: float = 0.0
+    # Tokens of one prefill pass; None: prompts are prefilled whole.
+    chunk_tokens: int | None = None
     totals: Totals = field(default_factory=Totals)
 
     def __post_init__(self) -> None:
@@ -133,7 +138,8 @@ class Controller:
         state = self.states.get(req.kv.req_pool_idx)
         if state is None or not state.queries.complete:
             return None
-        prompt = score_prompt(self.config, self.store, state.queries, slots, self.scale)
+        rows = self.store.slot_row_table(slots)
+        prompt = score_rows(self.config, self.store, state.queries, rows, self.scale)
         state.queries.clear()
         state.record.observe_slots(self.store, slots)
         compresses = self.compresses(len(slots), _remaining_tokens(req))
@@ -163,16 +169,72 @@ class Controller:
         num_rows: int,
         num_tokens: int,
         oq_ratio: torch.Tensor | None,
+        budget_tokens: int | None = None,
     ) -> TierPlan:
+        """For a text of ``num_tokens``, under the budget of ``budget_tokens`` if that is given."""
         split = policy.shares(
             self.config,
             self.geometry,
             num_rows=num_rows,
             num_protected=min(self.config.num_protected, num_rows),
-            budget_bytes=self.budget_bytes(num_tokens),
+            budget_bytes=self.budget_bytes(budget_tokens or num_tokens),
             oq_ratio=oq_ratio,
         )
         return policy.assign(scores, policy.protection(positions, num_tokens, self.config), split)
+
+    # -- prompts larger than the arena --
+
+    def oversized(self, num_tokens: int) -> bool:
+        """Whether the arena cannot hold a prompt of ``num_tokens`` in bf16 but may hold its view.
+
+        Such a prompt is compressed after each chunk, and no other is.
+        """
+        too_large = (num_tokens + 1) * self.geometry.token_units >= self.store.num_units
+        return too_large and self.chunk_tokens is not None and self.compresses(num_tokens, 0)
+
+    def compresses_chunks(self, req: Any) -> bool:
+        return self.oversized(len(req.full_untruncated_fill_ids))
+
+    def prefill_tokens(self, num_tokens: int, extend_tokens: int) -> float:
+        """bf16-token equivalents that a prompt takes at most until it is behind, of which
+        ``extend_tokens`` are not in the tree."""
+        if not self.oversized(num_tokens):
+            return extend_tokens
+        assert self.chunk_tokens is not None
+        view = self.budget_bytes(num_tokens) / self.geometry.token_bytes
+        return view + min(self.chunk_tokens, num_tokens)
+
+    def compress_chunk(self, req: Any, slots: torch.Tensor) -> None:
+        """Take what was prefilled since the last time into the request's view, and plan it again.
+
+        ``slots``: int64 [T], of the prompt so far. The budget is that of the whole prompt, so that
+        nothing is given up that will have its place.
+        """
+        state = self.states.get(req.kv.req_pool_idx)
+        if state is None or len(slots) == state.num_compressed or not state.queries.complete:
+            return
+        state.req = req
+        view = state.view = state.view or self.store.add_view()
+        chunk = slots[state.num_compressed :]
+        positions = torch.arange(state.num_compressed, len(slots), device=slots.device)
+        state.num_compressed = len(slots)
+        now = self.store.view_state(view)
+        rows = torch.cat((now.rows, self.store.slot_row_table(chunk)), dim=1)
+        found = score_rows(self.config, self.store, state.queries, rows, self.scale)
+        state.queries.clear()
+        if bool(found.attention.isnan().any()):
+            self.store.release_slots(chunk)
+            _give_up(req)
+            return
+        self._learn_tolerance(found.oq_ratio)
+        content = _with_chunk(now, rows, positions, found)
+        self.store.extend_view(view, chunk, content)
+        state.scores = found.without_tokens()
+        state.record.chunks_compressed += 1
+        if not self._replan(state, len(req.full_untruncated_fill_ids)):
+            # What cannot be quantized would not fit.
+            self.store.release_view(view)
+            state.view = self.store.add_view()
 
     # -- views --
 
@@ -269,7 +331,8 @@ class Controller:
             self._replan(self.states[index])
             self.totals.tightened_under_pressure += 1
 
-    def _replan(self, state: RequestState) -> None:
+    def _replan(self, state: RequestState, budget_tokens: int | None = None) -> bool:
+        """False: the request was given up."""
         assert state.view is not None and state.scores is not None
         state.record.observe_view(self.store, state.view)
         now = self.store.view_state(state.view)
@@ -278,15 +341,17 @@ class Controller:
         scores = _pool_by_position(scores, now.positions, absent, self.config)
         num_rows = int((~absent).sum(1).max())
         num_tokens = state.req.kv.kv_committed_len
-        plan = self._plan(scores, now.positions, num_rows, num_tokens, state.scores.oq_ratio)
+        oq_ratio = state.scores.oq_ratio
+        plan = self._plan(scores, now.positions, num_rows, num_tokens, oq_ratio, budget_tokens)
         try:
             self.store.replan_view(state.view, plan)
         except NaNError:
             _give_up(state.req)
-            return
+            return False
         state.record.planned(plan, absent)
         self.totals.replanned += 1
         self._room_freed = True
+        return True
 
     def final_tokens(self, num_tokens: int, max_new_tokens: int) -> float:
         """bf16-token equivalents that a request needs at most once its prompt is behind it."""
@@ -315,10 +380,11 @@ class Controller:
     def comes_back(self, req: Any, more_tokens: int = 0) -> bool:
         """Whether the request could be prefilled again, after ``more_tokens``, if thrown out.
 
-        All of its text would be a prompt then, in bf16, while its view may be of any length.
+        All of its text would be a prompt then, while its view may be of any length.
         """
         num_tokens = len(req.origin_input_ids) + len(req.output_ids) + more_tokens
-        return (num_tokens + 1) * self.geometry.token_units < self.store.num_units
+        needed = self.prefill_tokens(num_tokens, num_tokens) + 1
+        return needed * self.geometry.token_units < self.store.num_units
 
     def take_room_freed(self) -> bool:
         """Whether views were made or tightened since this was last asked."""
@@ -348,6 +414,29 @@ def _give_up(req: Any) -> None:
     """End one request at its next step, and leave the others alone."""
     # Without a status code: with one, the other requests of the same call would get an exception.
     req.to_finish = FINISH_ABORT("the model gave NaN for this request, and NaN cannot be quantized")
+
+
+def _with_chunk(
+    view: ViewState, rows: torch.Tensor, positions: torch.Tensor, found: PromptScores
+) -> ViewState:
+    """The view's state with a chunk's rows behind, everyone observed by the chunk's queries.
+
+    ``rows`` int32 [L, N + n], ``positions`` int64 [n]; ``found`` covers all N + n.
+    """
+    extra = (0, len(positions))
+    count = F.pad(view.num_observations, extra).float()
+    mean, variance, count = policy.merge(
+        (F.pad(view.mean, extra), F.pad(view.variance, extra), count),
+        (found.mean, found.variance, torch.full_like(count, found.num_queries)),
+    )
+    return ViewState(
+        rows=rows,
+        tiers=row_tier(rows),
+        positions=torch.cat((view.positions, positions.expand(rows.shape[0], -1)), dim=1),
+        mean=mean,
+        variance=variance,
+        num_observations=count.clamp_max(MAX_COUNT).to(torch.int16),
+    )
 
 
 def _remaining_tokens(req: Any) -> int:

@@ -46,6 +46,12 @@ def _config() -> ArkvConfig:
     return config
 
 
+def _chunk_tokens() -> int | None:
+    """Tokens of one prefill pass; None: prompts are prefilled whole."""
+    size = get_schedule().chunked_prefill_size
+    return size if size is not None and size > 0 else None
+
+
 # -- sizing and building the pool --
 
 
@@ -60,7 +66,7 @@ def size_pool(config: Any, configurator: Any, *_: Any, **__: Any) -> Any:
         model_geometry(configurator.model_config, configurator.layer_info.num_effective_layers),
         config.max_total_num_tokens,
         configurator.model_config.context_len,
-        get_schedule().chunked_prefill_size,
+        _chunk_tokens(),
     )
     _pool_size = size
     config.max_total_num_tokens = size.num_slots
@@ -105,6 +111,7 @@ def build_tree(context: Any) -> ArkvRadixCache:
     if missing():
         raise RuntimeError(f"hooks did not take in the scheduler: {', '.join(missing())}")
     _controller = allocator.controller
+    _controller.chunk_tokens = _chunk_tokens()
     tree = ArkvRadixCache(context.params, allocator.controller)
     if context.params.enable_metrics:
         metrics.start(allocator, tree)
@@ -118,6 +125,9 @@ def keep_window(result: int, req: Any, input_len: int) -> int:
     """Recompute at least the window on a prefix hit: its queries score the prompt."""
     if _controller is None:
         return result
+    if _controller.oversized(input_len):
+        # Its view takes in all of the prompt, chunk by chunk.
+        return 0
     remaining = req.sampling_params.max_new_tokens or 0
     if not _controller.compresses(input_len, remaining):
         return result

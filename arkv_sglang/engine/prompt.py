@@ -83,29 +83,31 @@ class PromptScores:
         return sum(each.nbytes for each in (self.scores, self.mean, self.variance, self.attention))
 
 
-def score_prompt(
-    config: ArkvConfig,
-    store: KVStore,
-    queries: WindowQueries,
-    slots: torch.Tensor,
-    scale: float,
+def score_rows(
+    config: ArkvConfig, store: KVStore, queries: WindowQueries, rows: torch.Tensor, scale: float
 ) -> PromptScores:
-    """Attention of the last queries over the prompt in ``slots`` [T], and the scores from it."""
-    means, variances, scores, layers = [], [], [], []
-    for layer in range(store.geometry.num_layers):
+    """Attention of the last queries over ``rows`` int32 [L, T], and the scores from it.
+
+    The last of the rows are the queries' own. Where there is no row, every statistic is zero.
+    """
+    statistics = rows.new_zeros(3, *rows.shape, dtype=torch.float32)
+    layers = []
+    for layer, all_rows in enumerate(rows):
         window = queries.layer(layer)
-        keys, _ = read_rows(store.arena, store.slot_rows(layer, slots))
+        there = all_rows >= 0
+        keys, _ = read_rows(store.arena, all_rows[there])
         found = window_statistics(window, keys, scale)
-        means.append(found.mean.mean(0))
-        variances.append(found.variance.mean(0))
-        scores.append(_pooled_scores(config, found.mean, found.variance, window.shape[0]))
+        scores = _pooled_scores(config, found.mean, found.variance, window.shape[0])
+        statistics[:, layer, there] = torch.stack(
+            (scores, found.mean.mean(0), found.variance.mean(0))
+        )
         layers.append(torch.stack((found.entropy, found.variance_sum, found.kurtosis_sum)))
     entropy, variance_sum, kurtosis_sum = torch.stack(layers).unbind(1)
-    mean = torch.stack(means)
+    scores, mean, variance = statistics.unbind()
     return PromptScores(
-        scores=torch.stack(scores),
+        scores=scores,
         mean=mean,
-        variance=torch.stack(variances),
+        variance=variance,
         attention=mean.mean(0),
         oq_ratio=policy.oq_ratio(entropy, variance_sum, kurtosis_sum, config.tau),
         num_queries=queries.layer(0).shape[0],

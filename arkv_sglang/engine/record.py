@@ -20,6 +20,7 @@ class RequestRecord:
     peak_rows: dict[Tier, int] = field(default_factory=dict)
     rows_evicted: int = 0
     times_planned: int = 0
+    chunks_compressed: int = 0
 
     def observe_slots(self, store: KVStore, slots: torch.Tensor) -> None:
         """The whole prompt, complete, in whatever tiers the tree holds it."""
@@ -56,11 +57,16 @@ class RequestRecord:
         return sum(self.geometry.row_bytes(tier) * count for tier, count in rows.items())
 
     def as_dict(self) -> dict[str, int]:
-        """Rows and bytes by tier at the end and at the peak, rows evicted, times planned."""
+        """Rows and bytes by tier at the end and at the peak, rows evicted, times planned, and the
+        chunks after which a prompt larger than the arena was compressed."""
         found: dict[str, int] = {}
         for prefix, rows in (("", self.rows), ("peak_", self.peak_rows)):
             for tier in STORED_TIERS:
                 name, count = tier.name.lower(), rows.get(tier, 0)
                 found[f"{prefix}rows_{name}"] = count
                 found[f"{prefix}bytes_{name}"] = count * self.geometry.row_bytes(tier)
-        return found | {"rows_evicted": self.rows_evicted, "times_planned": self.times_planned}
+        return found | {
+            "rows_evicted": self.rows_evicted,
+            "times_planned": self.times_planned,
+            "chunks_compressed": self.chunks_compressed,
+        }

@@ -16,6 +16,23 @@ def heavy_hitter(mean: torch.Tensor, variance: torch.Tensor, gamma: float) -> to
     return mean + gamma * variance
 
 
+def merge(
+    first: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    second: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean, unbiased variance and count of two samples as one; any shapes that broadcast.
+
+    Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    variances", 1979. A count of 0 is no sample, whatever its mean.
+    """
+    (mean_a, variance_a, a), (mean_b, variance_b, b) = first, second
+    n = (a + b).clamp_min(1)
+    delta = mean_b - mean_a
+    squares = variance_a * (a - 1).clamp_min(0) + variance_b * (b - 1).clamp_min(0)
+    squares = squares + delta.square() * (a * b / n)
+    return mean_a + delta * (b / n), squares / (n - 1).clamp_min(1), a + b
+
+
 def pool(scores: torch.Tensor, pooling: Pooling) -> torch.Tensor:
     """Smooth [..., T] over neighbouring tokens; edges use the neighbours that exist."""
     if pooling.kind == "none" or pooling.width in (None, 1) or scores.shape[-1] == 0:

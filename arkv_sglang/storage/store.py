@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from arkv_sglang.core import NO_ROW, STORED_TIERS, Arena, Geometry, Tier, TierPlan
+from arkv_sglang.core import NO_ROW, STORED_TIERS, Arena, Geometry, Tier, TierPlan, row_tier
 from arkv_sglang.kernels import api as kernels
 from arkv_sglang.storage.allocator import OutOfUnits
 from arkv_sglang.storage.integrity import find_faults
@@ -164,6 +165,33 @@ class KVStore:
         self._count_evicted(view, moves.evicted)
         return view
 
+    def add_view(self) -> RequestView:
+        """A view without rows, for a prompt that is compressed chunk by chunk."""
+        return self.lists.add(0)
+
+    def extend_view(self, view: RequestView, slots: torch.Tensor, content: ViewState) -> None:
+        """The rows of ``slots`` (int64 [n], distinct, with rows in every layer) pass to the view.
+
+        They keep their tiers, and the slots end without rows. ``content`` [L, N + n] has the
+        positions and statistics of the view's N columns, as ``view_state`` gives them, and then of
+        the slots; its rows and tiers are not read. Raises ``ValueError``.
+        """
+        check_distinct(slots)
+        self._check_live([view])
+        rows = self.table.get(slots)
+        if bool((rows < 0).any()):
+            raise ValueError("slots must have rows in every layer, got some without")
+        counts = {tier: int((row_tier(rows) == tier).sum()) for tier in STORED_TIERS}
+        self.lists.make_room([view], len(slots))
+        width = view.width + len(slots)
+        content = replace(content, rows=torch.cat((self.lists.span(view), rows), dim=1))
+        self.lists.fill(view, width, content)
+        self.table.set(slots, NO_ROW)
+        for tier, n in counts.items():
+            self.slot_rows_by_tier[tier] -= n
+            self.view_rows_by_tier[tier] += n
+            view.num_rows[tier] += n
+
     def append_rows(self, views: Sequence[RequestView], positions: Sequence[int]) -> torch.Tensor:
         """A fresh ORIGINAL row per layer for each of ``views`` (distinct), at its position.
 
@@ -188,6 +216,15 @@ class KVStore:
     def view_rows(self, layer: int, index: DecodeIndex) -> torch.Tensor:
         """Row codes int32 [total] of one layer; ``NO_ROW`` where it has fewer rows than others."""
         return self.lists.rows[layer].index_select(0, index.index)
+
+    def rows_of_view(self, layer: int, view: RequestView) -> torch.Tensor:
+        """Row codes int32 [n] that one view has in one layer."""
+        rows = self.lists.span(view)[layer]
+        return rows[rows >= 0]
+
+    def slot_row_table(self, slots: torch.Tensor) -> torch.Tensor:
+        """Row codes int32 [L, n] of ``slots`` in every layer."""
+        return self.table.get(slots)
 
     def observe(self, layer: int, index: DecodeIndex, probs: torch.Tensor) -> None:
         """Count ``probs`` (fp32 [total]) as one more observation of each row's attention."""

@@ -79,14 +79,14 @@ class ViewLists:
         self.live.remove(view)
         view.live = False
 
-    def make_room(self, views: Iterable[RequestView]) -> None:
-        """Room for at least one more column in each of ``views``; they may move."""
+    def make_room(self, views: Iterable[RequestView], columns: int = 1) -> None:
+        """Room for ``columns`` more columns in each of ``views``; they may move."""
         for view in views:
-            if view.width == view.capacity:
-                self._grow(view)
+            if view.width + columns > view.capacity:
+                self._grow(view, view.width + columns)
 
-    def _grow(self, view: RequestView) -> None:
-        capacity = self._with_reserve(view.width + 1)
+    def _grow(self, view: RequestView, width: int) -> None:
+        capacity = self._with_reserve(width)
         after = [v.start for v in self.live if v.start > view.start]
         if view.start + capacity <= min(after, default=self.columns):
             view.capacity = capacity
