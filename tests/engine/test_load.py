@@ -214,10 +214,18 @@ def model(tmp_path_factory) -> str:
     return tiny_model(Path(tmp_path_factory.mktemp("tiny")))
 
 
+SOAK = [pytest.mark.soak, pytest.mark.timeout(7200)]
+
+
 @pytest.mark.parametrize(
-    "num_requests", [170, pytest.param(3334, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])]
+    ("name", "num_requests"),
+    [
+        ("smallest", 170),
+        ("pressure", 170),
+        ("cap", 170),
+        *(pytest.param(name, 2500, marks=SOAK) for name in CASES),
+    ],
 )
-@pytest.mark.parametrize("name", CASES)
 def test_all_are_served_and_nothing_is_left(
     one_engine, model, tmp_path, monkeypatch, name, num_requests
 ):
