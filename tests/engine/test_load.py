@@ -21,7 +21,7 @@ from arkv_sglang.engine.pool import PoolSize
 CONTEXT = TINY["max_position_embeddings"]
 LONGEST, MOST_NEW = 1400, 60
 REQUEST_TIMEOUT_S = 120
-REFUSAL = "exceeds the KV memory budget"
+REFUSALS = ("exceeds the KV memory budget", "longer than the model's context length")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,14 @@ def random_load(num_requests: int, capacity: int, seed: int) -> list[Request]:
     for index in range(num_requests):
         length = draw.randint(1, longest)
         if draw.random() < 0.05:
-            length = draw.randint(capacity, capacity + LONGEST)
+            # From what is compressed chunk by chunk to what is more than the model's context.
+            length = draw.choice(
+                [
+                    draw.randint(capacity, capacity + LONGEST),
+                    draw.randint(capacity, CONTEXT - MOST_NEW - 10),
+                    CONTEXT + draw.randint(0, 9),
+                ]
+            )
         kind = draw.random()
         prefix = draw.choice(prefixes) if kind < 0.35 else []
         follows = draw.randrange(index) if index and kind > 0.85 else None
@@ -108,6 +115,7 @@ class Load:
         self.engine = engine
         self.at_once = case.at_once
         self.oracle = IdleAllocator(GEOMETRY, size, case.policy, case.config)
+        self.oracle.controller.chunk_tokens = case.chunk
         self.watch = watch
         self.texts: dict[int, list[int]] = {}
         self.ends: Counter[str] = Counter()
@@ -133,7 +141,9 @@ class Load:
 
     async def _serve(self, index: int, request: Request) -> None:
         ids = self.texts.get(request.follows, []) + request.ids
-        new = self.oracle.taken_in(len(ids), request.new)
+        new = None
+        if len(ids) < CONTEXT:
+            new = self.oracle.taken_in(len(ids), request.new)
         # SGLang aborts whatever begins with the name it is given, so names have one length.
         name = f"load-{index:06}"
         stream = await self.engine.async_generate(
@@ -181,7 +191,7 @@ def _judge(
 ) -> tuple[str, str]:
     """How the request ended, and what is wrong with that, if anything."""
     if refused:
-        wanted = new is None and REFUSAL in refused
+        wanted = new is None and any(reason in refused for reason in REFUSALS)
         return "refused", "" if wanted else f"refused ({refused}), but {new} tokens would do"
     if reason["type"] == "abort":
         asked = request.abort_after_s is not None
