@@ -23,7 +23,9 @@ ORDER = (
     "test_concurrency",  # stock, then what the next three share
     "test_lifecycle",
     "test_tristate",
+    "test_shared_prefix",
     "test_pressure",
+    "test_larger_than_the_arena",
     "test_models",
     "test_server",
     "test_load",

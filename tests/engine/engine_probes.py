@@ -9,6 +9,7 @@ import torch
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from arkv_sglang.cache.radix import ArkvRadixCache
+from arkv_sglang.cache.tiers import quantized_layers
 from arkv_sglang.core import STORED_TIERS, Tier, row_tier, row_unit
 from arkv_sglang.engine.teacher_forcing import TeacherForcing
 
@@ -190,3 +191,13 @@ class DamageOneRowThenForce(TeacherForcing):
                 units = row_unit(_view_rows(tree, params["__req__"])[:, 0])
                 tree.store.arena.v_original[units // 2] *= -1
         return super().__call__(logits, custom_param_list)
+
+
+def demote_half(tree, req):
+    """Quantize half of what unlocked nodes can give by that, the tolerant layers first."""
+    nodes = list(tree._unlocked_nodes())
+    layers = tree.controller.layers_by_tolerance()
+    for node in nodes:
+        tree._demote(node, layers, len(node.value) * len(layers) // 2)
+    mixed = [0 < len(quantized_layers(node)) < len(layers) for node in nodes]
+    return {"mixed_nodes": sum(mixed), "integrity": tree.store.check_integrity()}
