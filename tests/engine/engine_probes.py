@@ -79,12 +79,7 @@ def _view_units(tree, req):
 
 
 def _counts(tree, req):
-    tree_units = sum(
-        len(node.value)
-        * tree.store.geometry.token_units
-        // (2 if getattr(node, "demoted", 0) else 1)
-        for node in tree._nodes()
-    )
+    tree_units = sum(map(tree._units, tree._nodes()))
     return {
         "total": tree.store.num_units,
         "free": tree.store.free_units,
