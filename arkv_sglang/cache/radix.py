@@ -33,6 +33,7 @@ class RequestController(Protocol):
 
     def layers_by_tolerance(self) -> Sequence[int]: ...
     def compresses_chunks(self, req: Any) -> bool: ...
+    def late_by_a_chunk(self, req: Any) -> bool: ...
     def compress_chunk(self, req: Any, slots: torch.Tensor) -> None: ...
     def has_view(self, req: Any) -> bool: ...
     def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None: ...
@@ -75,7 +76,16 @@ class ArkvRadixCache(RadixCache):
         if attention is not None:
             self._warm(req.last_node, attention)
         if self.controller.privatizes_at_once and self.controller.waits(req):
-            self.privatize(req, up_to)
+            # Under overlap scheduling one token has been decoded by now, unlike in ``up_to``.
+            self.privatize(req, req.kv.kv_committed_len)
+
+    def finish_chunks(self, req: Any) -> None:
+        """Compress the last chunk of a prompt larger than the arena before it is decoded on.
+
+        Under overlap scheduling the checkpoint comes a step too late for that.
+        """
+        if self.controller.late_by_a_chunk(req):
+            self.controller.compress_chunk(req, self._row(req, req.extend_end))
 
     def privatize(self, req: Any, num_tokens: int) -> bool:
         """Build the request's view from its first ``num_tokens`` slots; False when units are short.

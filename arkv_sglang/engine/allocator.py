@@ -96,8 +96,10 @@ class ArkvAllocator(TokenToKVPoolAllocator):
         requests: Any = None,
         spec_algorithm: Any = None,
     ) -> bool:
-        """One more row per layer for each request, after waiting and outgrown views had theirs."""
+        """One more row per layer for each request, after views that are late, wait or have
+        outgrown their budgets had theirs."""
         for req in requests or ():
+            tree_cache.finish_chunks(req)
             if self.controller.privatizes_at_once and self.controller.waits(req):
                 tree_cache.privatize(req, req.kv.kv_committed_len)
             self.controller.tighten(req)

@@ -195,6 +195,11 @@ class Controller:
     def compresses_chunks(self, req: Any) -> bool:
         return self.oversized(len(req.full_untruncated_fill_ids))
 
+    def late_by_a_chunk(self, req: Any) -> bool:
+        """Whether a chunk has run that the view in the making has not taken in."""
+        state = self.states.get(req.kv.req_pool_idx)
+        return state is not None and 0 < state.num_compressed < req.extend_end
+
     def prefill_tokens(self, num_tokens: int, extend_tokens: int) -> float:
         """bf16-token equivalents that a prompt takes at most until it is behind, of which
         ``extend_tokens`` are not in the tree."""

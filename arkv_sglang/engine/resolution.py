@@ -5,6 +5,7 @@ Runs while SGLang resolves its arguments, in the launching process, before anyth
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from arkv_sglang.engine.pool import model_geometry, sized_pool
 from arkv_sglang.engine.support import refuse_flags, refuse_model
 
 BACKEND = "arkv"
+
+logger = logging.getLogger(__name__)
 
 Step = Callable[[Any], None]
 
@@ -40,10 +43,22 @@ def resolve_policy(server_args: Any, previous: Step) -> None:
             radix_cache_backend=BACKEND,
             radix_eviction_policy=BACKEND,
             page_size=1,
-            disable_overlap_schedule=True,
             disable_cuda_graph=True,
         )
     previous(server_args)
+    if config is not None:
+        _no_overlap_but_on_cpu(server_args, config.policy)
+
+
+def _no_overlap_but_on_cpu(server_args: Any, policy: str) -> None:
+    """On the CPU a forward has ended when what comes after it begins; elsewhere nothing shows yet
+    that rows move in the order of the forward stream."""
+    view = resolving_view(server_args)
+    if view.device == "cpu" or view.disable_overlap_schedule:
+        return
+    # It is SGLang's default, so whoever starts an engine need not have asked for it.
+    logger.warning("--kv-policy %s: overlap scheduling is off on %s", policy, view.device)
+    declare_resolution(server_args, "arkv", disable_overlap_schedule=True)
 
 
 def check_model(server_args: Any, previous: Step) -> None:

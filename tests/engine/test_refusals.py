@@ -119,7 +119,7 @@ def test_what_a_policy_chooses(resolve):
 
     view = resolving_view(resolve(kv_policy="arkv", kv_policy_config='{"budget": 0.25}'))
     assert (view.attention_backend, view.radix_cache_backend) == ("arkv", "arkv")
-    assert (view.page_size, view.disable_overlap_schedule) == (1, True)
+    assert (view.page_size, view.disable_overlap_schedule) == (1, False)
     assert view.kv_policy_config["budget"] == 0.25
     assert view.kv_policy_config["window"] == 32
 
