@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from arkv_sglang.engine.launch import flush, running
-from arkv_sglang.engine.running import CountRunning
+from arkv_sglang.engine.running import CountRunning, Running
 
 NEVER = 1 << 30
+SAMPLE_S = 2.0
+TIERS = ("tree_original", "tree_quantized", "prompts_original", "views_original", "views_quantized")
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,12 @@ class Arm:
 
 @dataclass(frozen=True)
 class Result:
-    """Figures of one run. Prefill and decode overlap, so their rates are over the whole run."""
+    """Figures of one run. Prefill and decode overlap, so their rates are over the whole run.
+
+    Running requests are of decode steps. ``hit_rate``: cached over all prompt tokens. Under a
+    policy ``bytes_over_time`` has a line of arena bytes by owner and tier every two seconds, and
+    ``overhead_ratio`` the overhead at its largest over the arena.
+    """
 
     arm: str
     documents: int
@@ -35,15 +43,25 @@ class Result:
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
     peak_running_requests: int
+    mean_running_requests: float
+    retractions: int
+    hit_rate: float
+    overhead_ratio: float | None
+    bytes_over_time: list[dict[str, float]]
 
 
 def default_arms(budget: float) -> list[Arm]:
     """Stock; our backend that never compresses; `arkv` at ``budget``."""
     return [
         Arm("none", "none", None),
-        Arm("uncompressed", "arkv", {"budget": budget, "min_tokens": NEVER}),
+        uncompressed(),
         Arm(f"arkv {budget:g}", "arkv", {"budget": budget}),
     ]
+
+
+def uncompressed() -> Arm:
+    """Our backend and pool, without compression."""
+    return Arm("uncompressed", "arkv", {"min_tokens": NEVER})
 
 
 def run(
@@ -69,20 +87,50 @@ def run(
                 "custom_params": {"path": str(count)},
             }
             begun = time.perf_counter()
-            outs = started.generate(
-                input_ids=prompts,
-                sampling_params=params,
-                custom_logit_processor=CountRunning.to_str(),
-            )
+            outs, samples = started.loop.run_until_complete(_serve(started, prompts, params))
             wall = time.perf_counter() - begun
-            found.append(_result(arm, outs, wall, int(count.read_text())))
+            found.append(_result(arm, outs, wall, Running.read(count), samples))
         return found
 
 
-def _result(arm: Arm, outs: list[dict[str, Any]], wall: float, peak: int) -> Result:
+async def _serve(
+    engine: Any, prompts: list[list[int]], params: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[dict[str, float]]]:
+    """All answers, and the engine's figures every two seconds meanwhile (none from stock)."""
+    samples: list[dict[str, float]] = []
+    begun = time.perf_counter()
+
+    async def sample() -> None:
+        while True:
+            state = (await engine.tokenizer_manager.get_internal_state())[0]
+            if "arkv" in state:
+                samples.append({"s": round(time.perf_counter() - begun, 1)} | state["arkv"])
+            await asyncio.sleep(SAMPLE_S)
+
+    sampler = asyncio.create_task(sample())
+    try:
+        outs = await engine.async_generate(
+            input_ids=prompts,
+            sampling_params=params,
+            custom_logit_processor=CountRunning.to_str(),
+        )
+    finally:
+        sampler.cancel()
+    return outs, samples
+
+
+def _result(
+    arm: Arm,
+    outs: list[dict[str, Any]],
+    wall: float,
+    count: Running,
+    samples: list[dict[str, float]],
+) -> Result:
     meta = [out["meta_info"] for out in outs]
     prompt_tokens = sum(each["prompt_tokens"] for each in meta)
     output_tokens = sum(each["completion_tokens"] for each in meta)
+    cached_tokens = sum(each["cached_tokens"] for each in meta)
+    overhead = [each["arkv_overhead_bytes"] / each["arkv_arena_bytes"] for each in samples]
     return Result(
         arm=arm.name,
         documents=len(outs),
@@ -92,7 +140,15 @@ def _result(arm: Arm, outs: list[dict[str, Any]], wall: float, peak: int) -> Res
         documents_per_min=round(60 * len(outs) / wall, 2),
         prefill_tokens_per_s=round(prompt_tokens / wall, 1),
         decode_tokens_per_s=round(output_tokens / wall, 1),
-        peak_running_requests=peak,
+        peak_running_requests=count.peak,
+        mean_running_requests=round(count.mean, 2),
+        retractions=sum(each.get("num_retractions") or 0 for each in meta),
+        hit_rate=round(cached_tokens / prompt_tokens, 4),
+        overhead_ratio=round(max(overhead), 4) if overhead else None,
+        bytes_over_time=[
+            {"s": each["s"]} | {tier: each[f"arkv_{tier}_bytes"] for tier in TIERS}
+            for each in samples
+        ],
     )
 
 

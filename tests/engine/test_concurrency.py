@@ -2,7 +2,7 @@
 
 import pytest
 
-from arkv_sglang.engine.running import CountRunning
+from arkv_sglang.engine.running import CountRunning, Running
 
 # Dozens of long prompts: minutes on a slow machine.
 pytestmark = pytest.mark.timeout(1500)
@@ -24,7 +24,7 @@ def peak_running(engine, prompt, num_prompts, path):
         custom_logit_processor=CountRunning.to_str(),
     )
     assert [len(out["output_ids"]) for out in outs] == [NUM_TOKENS] * num_prompts
-    return int(path.read_text())
+    return Running.read(path).peak
 
 
 def test_three_times_as_many(one_engine, prompt, tmp_path):

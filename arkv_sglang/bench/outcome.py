@@ -1,0 +1,55 @@
+"""What a comparison leaves: a table on the screen, and one JSON record with its settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from arkv_sglang.bench.arms import Result, as_records
+
+
+def median(results: list[Result]) -> Result:
+    return sorted(results, key=lambda result: result.wall_s)[len(results) // 2]
+
+
+def as_report(
+    options: argparse.Namespace, results: dict[str, list[Result]], ratios: dict[str, float]
+) -> dict[str, Any]:
+    return {
+        "settings": {key: str(value) for key, value in vars(options).items() if value is not None},
+        "machine": {
+            "cpu_threads": torch.get_num_threads(),
+            "processor": platform.machine(),
+            "python": platform.python_version(),
+        },
+        "versions": {name: version(name) for name in ("sglang", "torch", "arkv_sglang")},
+        "arms": {name: as_records(each) for name, each in results.items()},
+        "ratios": {name: round(value, 3) for name, value in ratios.items()},
+    }
+
+
+def publish(
+    options: argparse.Namespace, results: dict[str, list[Result]], ratios: dict[str, float]
+) -> None:
+    """Show the medians and the ratios, and write ``options.output`` if that is given."""
+    report = as_report(options, results, ratios)
+    records = [
+        {key: value for key, value in record.items() if key != "bytes_over_time"}
+        for record in as_records([median(each) for each in results.values()])
+    ]
+    table = Table(*[name.replace("_", " ") for name in records[0]])
+    for record in records:
+        table.add_row(*("" if value is None else str(value) for value in record.values()))
+    Console().print(table)
+    for name, value in report["ratios"].items():
+        print(f"{name.replace('_', ' ')}: {value}")
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(report, indent=1) + "\n")

@@ -1,0 +1,109 @@
+"""Policies at the same KV bytes, in one run: ``python -m arkv_sglang.bench.policies``.
+
+First documents of many lengths in an arena that holds one or two of them in bf16: how many run at
+once, and how fast. Then a few of them in an arena that holds everything, where compression cannot
+help and should cost nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from pathlib import Path
+
+import torch
+
+from arkv_sglang.bench.arms import Arm, Result, run, uncompressed
+from arkv_sglang.bench.outcome import median, publish
+from arkv_sglang.bench.prompts import chat_prompts
+from arkv_sglang.demo.model import ensure_model
+
+SHORTEST, LONGEST = 1500, 6000
+
+TIGHT = (
+    Arm("none", "none", None),
+    uncompressed(),
+    Arm("quantized 0.55", "quantized", {"budget": 0.55}),
+    Arm("arkv 0.25", "arkv", {"budget": 0.25}),
+    Arm("arkv 0.125", "arkv", {"budget": 0.125}),
+    Arm("arkv 0.25 pressure", "arkv", {"budget": 0.25, "when": "pressure"}),
+)
+ROOMY = (
+    Arm("roomy uncompressed", "arkv", uncompressed().config),
+    Arm("roomy arkv 0.25", "arkv", {"budget": 0.25}),
+    Arm("roomy arkv 0.25 pressure", "arkv", {"budget": 0.25, "when": "pressure"}),
+)
+
+
+def lengths(count: int) -> list[int]:
+    """Most documents are short: SHORTEST * 4 ** (u ** 3) for u in even steps from 0 to 1, shuffled
+    (always alike)."""
+    steps = [(i / max(count - 1, 1)) ** 3 for i in range(count)]
+    found = [round(SHORTEST * (LONGEST / SHORTEST) ** step) for step in steps]
+    random.Random(0).shuffle(found)
+    return found
+
+
+def main() -> None:
+    options = _options()
+    model = options.model or str(ensure_model())
+    results: dict[str, list[Result]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        prompts = chat_prompts(model, lengths(options.documents), Path(folder))
+        few = sorted(prompts, key=len)[: options.roomy_documents]
+        for arms, documents, tokens in (
+            (TIGHT, prompts, options.max_total_tokens),
+            (ROOMY, few, 2 * sum(map(len, few))),
+        ):
+            for arm in arms:
+                results[arm.name] = run(
+                    arm,
+                    documents,
+                    options.new_tokens,
+                    Path(folder),
+                    options.repeats,
+                    model_path=model,
+                    device=options.device,
+                    max_total_tokens=tokens,
+                    chunked_prefill_size=options.chunked_prefill_size,
+                )
+    publish(options, results, _ratios({name: median(each) for name, each in results.items()}))
+
+
+def _ratios(found: dict[str, Result]) -> dict[str, float]:
+    stock, roomy = found["none"], found["roomy uncompressed"]
+    ratios = {}
+    for arm in TIGHT[1:]:
+        name, each = arm.name.replace(" ", "_"), found[arm.name]
+        ratios[f"{name}_over_none_documents_per_min"] = stock.wall_s / each.wall_s
+        ratios[f"{name}_over_none_peak_running"] = (
+            each.peak_running_requests / stock.peak_running_requests
+        )
+        ratios[f"{name}_over_none_mean_running"] = (
+            each.mean_running_requests / stock.mean_running_requests
+        )
+    for arm in ROOMY[1:]:
+        name = arm.name.replace(" ", "_")
+        ratios[f"{name}_over_uncompressed_time"] = found[arm.name].wall_s / roomy.wall_s
+    return ratios
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m arkv_sglang.bench.policies")
+    parser.add_argument("--model", help="a model's path or name; default: the demo model")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--documents", type=int, default=32)
+    parser.add_argument("--roomy-documents", type=int, default=8)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--max-total-tokens", type=int, default=7000, help="KV bytes of each arm")
+    parser.add_argument("--chunked-prefill-size", type=int, default=1024)
+    parser.add_argument(
+        "--repeats", type=int, default=1, help="runs of each arm; the median counts"
+    )
+    parser.add_argument("--output", type=Path, help="JSON file for all figures")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
