@@ -29,6 +29,7 @@ ORDER = (
     "test_models",
     "test_server",
     "test_load",
+    "test_overlap",
 )
 INSTRUCTION = "Summarize the following text in a few sentences.\n\n"
 

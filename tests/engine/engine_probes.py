@@ -3,9 +3,11 @@
 import gc
 import json
 import os
+import pickle
 from pathlib import Path
 
 import torch
+from operation_log import Recorder
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from arkv_sglang.cache.radix import ArkvRadixCache
@@ -196,3 +198,23 @@ def demote_half(tree, req):
         tree._demote(node, layers, len(node.value) * len(layers) // 2)
     mixed = [0 < len(quantized_layers(node)) < len(layers) for node in nodes]
     return {"mixed_nodes": sum(mixed), "integrity": tree.store.check_integrity()}
+
+
+_recorder = None
+
+
+def start_log(tree, req):
+    """Record every operation on rows from here on."""
+    global _recorder
+    # Under overlap scheduling a step shows its first token twice.
+    if _recorder is None:
+        _recorder = Recorder(tree.store)
+        _recorder.install()
+    return True
+
+
+def stop_log(tree, req):
+    """Leave what was recorded where the custom param ``log`` says."""
+    path = Path(req.sampling_params.custom_params["log"])
+    path.write_bytes(pickle.dumps(_recorder.log))
+    return len(_recorder.log)

@@ -31,7 +31,9 @@ def runs(one_engine, prompts, generate):
     }
     found = {}
     for name, (policy, config, chunk) in settings.items():
-        engine = one_engine.start(policy, config, chunked_prefill_size=chunk)
+        # Ours under overlap scheduling: what a view takes in then must be the same.
+        overlap = {"disable_overlap_schedule": policy == "none"}
+        engine = one_engine.start(policy, config, chunked_prefill_size=chunk, **overlap)
         found[name] = [
             generate(engine, ids, NUM_TOKENS, return_logprob=True, top_logprobs_num=2)
             for ids in (prompts[FOR_NOISE] if chunk == 512 else prompts)
