@@ -1,4 +1,4 @@
-"""How a prompt's attention is spread over its parts, recorded from one prompt, drawn for another."""
+"""How a prompt's attention spreads over its parts: recorded from one prompt, drawn for another."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from arkv_sglang.bench.profile import load_profiles, stretched
 from arkv_sglang.bench.trace import Request, Trace, TraceSettings, build_trace
+from arkv_sglang.cache import heat
 from arkv_sglang.cache.heat import HeatStrategy
 from arkv_sglang.cache.radix import ArkvRadixCache
 from arkv_sglang.config import ArkvConfig
@@ -201,9 +203,80 @@ def _result(
         policy=policy,
         size_ratio=size_ratio,
         arena_tokens=run.allocator.capacity_tokens,
-        hit_ratio=found.sum() / trace.num_tokens,
-        document_hit_ratio=(found - first).clip(0).sum() / documents.sum(),
+        hit_ratio=float(found.sum() / trace.num_tokens),
+        document_hit_ratio=float((found - first).clip(0).sum() / documents.sum()),
         instruction_hit_ratio=float((found >= first).mean()),
         tokens_evicted=run.tree.tokens_evicted_total,
         nodes_demoted=run.tree.nodes_demoted_total,
     )
+
+
+def summary(results: Sequence[Result]) -> list[dict[str, float]]:
+    """Per size: heat over the best baseline, and tiering over heat, as ratios of hit ratios."""
+    by_size: dict[float, dict[str, float]] = {}
+    for result in results:
+        by_size.setdefault(result.size_ratio, {})[result.policy] = result.hit_ratio
+    return [
+        {
+            "size_ratio": size,
+            "heat_over_best_baseline": found[HEAT] / max(found[name] for name in BASELINES),
+            "tiering_over_heat": found[TIERING] / found[HEAT],
+        }
+        for size, found in by_size.items()
+    ]
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(1)
+    trace = build_trace(TraceSettings(num_requests=options.requests, seed=options.seed))
+    attention = attention_of(trace, options.profiles)
+    results = []
+    for size in SIZES:
+        for policy in POLICIES:
+            results.append(replay(trace, attention, policy, size))
+            print(f"{policy} at {size:.0%}: {results[-1].hit_ratio:.4f}", file=sys.stderr)
+    report = {
+        "trace": asdict(trace.settings)
+        | {
+            "prompt_tokens": trace.num_tokens,
+            "unique_tokens": trace.num_unique_tokens,
+            "seconds_per_request": SECONDS_PER_REQUEST,
+            "requests_running": NUM_RUNNING,
+        },
+        "half_life_sec": heat.HALF_LIFE_SEC,
+        "results": [_rounded(asdict(result)) for result in results],
+        "ratios": [_rounded(each) for each in summary(results)],
+    }
+    _show(results, report["ratios"])
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m arkv_sglang.bench.replay")
+    parser.add_argument("--requests", type=int, default=TraceSettings.num_requests)
+    parser.add_argument("--seed", type=int, default=TraceSettings.seed)
+    parser.add_argument("--profiles", type=Path, default=PROFILES, help="recorded attention")
+    parser.add_argument("--output", type=Path, help="JSON file for all figures")
+    return parser.parse_args()
+
+
+def _rounded(record: dict[str, Any]) -> dict[str, Any]:
+    return {k: round(v, 4) if isinstance(v, float) else v for k, v in record.items()}
+
+
+def _show(results: Sequence[Result], ratios: Sequence[dict[str, float]]) -> None:
+    table = Table(*(name.replace("_", " ") for name in asdict(results[0])))
+    for result in results:
+        table.add_row(*(str(value) for value in _rounded(asdict(result)).values()))
+    console = Console()
+    console.print(table)
+    for each in ratios:
+        console.print(", ".join(f"{key.replace('_', ' ')} {value}" for key, value in each.items()))
+
+
+if __name__ == "__main__":
+    main()

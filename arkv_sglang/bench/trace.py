@@ -20,8 +20,8 @@ import numpy as np
 class TraceSettings:
     """What a trace is drawn from; lengths in tokens, inclusive.
 
-    Document lengths are log-uniform over those of the demo corpus: many short ones, a few long ones.
-    They go round evenly instead of by chance, so that no accident of the seed makes the most
+    Document lengths are log-uniform over those of the demo corpus: many short ones, a few long
+    ones. They go round evenly instead of by chance, so that no accident of the seed makes the most
     popular documents long. Tail lengths are uniform and longer than the window of queries that
     scores a prompt.
     """

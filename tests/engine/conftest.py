@@ -14,6 +14,7 @@ from arkv_sglang.demo.model import ensure_model
 
 # Files that share an engine stand together: each start costs half a minute.
 ORDER = (
+    "test_replay",  # starts none
     "test_refusals",
     "test_admission",
     "test_lossless",  # ends with stock
