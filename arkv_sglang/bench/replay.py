@@ -77,7 +77,8 @@ class ReplayController(Controller):
     """The engine's controller, with recorded attention in place of a model's."""
 
     def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None:
-        return req.attention  # type: ignore[no-any-return]
+        attention: torch.Tensor = req.attention
+        return attention
 
 
 class Replay:
@@ -236,6 +237,7 @@ def main() -> None:
         for policy in POLICIES:
             results.append(replay(trace, attention, policy, size))
             print(f"{policy} at {size:.0%}: {results[-1].hit_ratio:.4f}", file=sys.stderr)
+    ratios = [_rounded(each) for each in summary(results)]
     report = {
         "trace": asdict(trace.settings)
         | {
@@ -246,9 +248,9 @@ def main() -> None:
         },
         "half_life_sec": heat.HALF_LIFE_SEC,
         "results": [_rounded(asdict(result)) for result in results],
-        "ratios": [_rounded(each) for each in summary(results)],
+        "ratios": ratios,
     }
-    _show(results, report["ratios"])
+    _show(results, ratios)
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(report, indent=2) + "\n")
