@@ -247,13 +247,20 @@ class ArkvRadixCache(RadixCache):
     # -- heavy-hitter scores --
 
     def _warm(self, node: TreeNode, attention: torch.Tensor) -> None:
-        """Add fp32 ``attention`` [T], the mass that each prompt token received, to its nodes."""
-        now = self.clock()
-        mass, end = attention.cumsum(0).tolist(), attention.shape[0]
+        """Add fp32 ``attention`` [T], the mass that each prompt token received, to its nodes.
+
+        In units of the mean token's, else a long prompt's tokens would be cold for its length. Only
+        what was found in the tree counts: the text that a request brings along always has a share,
+        and its last tokens the largest, whether or not anybody asks for it again.
+        """
+        now, end = self.clock(), attention.shape[0]
+        lift = (attention.cumsum(0) * end).tolist()
         while node is not self.root_node:
             start = end - len(node.value)
-            received = mass[end - 1] - (mass[start - 1] if start else 0.0)
-            heat_of(node).add(received / len(node.value), now)
+            # SGLang counts the request that made a node as its first hit.
+            if node.hit_count > 1:
+                received = lift[end - 1] - (lift[start - 1] if start else 0.0)
+                heat_of(node).add(received / len(node.value), now)
             node, end = node.parent, start
 
     def _split_node(self, key: Any, child: TreeNode, split_len: int) -> TreeNode:

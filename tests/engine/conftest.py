@@ -14,7 +14,8 @@ from arkv_sglang.demo.model import ensure_model
 
 # Files that share an engine stand together: each start costs half a minute.
 ORDER = (
-    "test_chunks",
+    "test_chunks",  # starts none, nor do the next three
+    "test_replay",
     "test_refusals",
     "test_admission",
     "test_lossless",  # ends with stock

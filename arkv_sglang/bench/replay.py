@@ -1,0 +1,284 @@
+"""Eviction policies of the prefix tree on one trace: ``python -m arkv_sglang.bench.replay``.
+
+The tree, the store and the allocator are the engine's own, and a request takes the engine's steps:
+match, lock, reclaim, allocate, publish, score, unlock. There is no model: a row is a place without
+numbers, and attention is drawn from `docs/results/attention_profile.json`, which `record_attention`
+took from real prompts, and stretched over the request's parts. Each prompt is prefilled in one
+chunk. One request comes per second and runs for eight, holding its prompt, so that eight run at
+once.
+
+Every policy has the same arena: 2, 5 and 10 % of the trace's unique tokens in bf16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from sglang.srt.managers.schedule_batch import ReqKvInfo
+from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+from sglang.srt.mem_cache.radix_cache import RadixKey
+
+from arkv_sglang.bench.profile import load_profiles, stretched
+from arkv_sglang.bench.trace import Request, Trace, TraceSettings, build_trace
+from arkv_sglang.cache import heat
+from arkv_sglang.cache.heat import HeatStrategy
+from arkv_sglang.cache.radix import ArkvRadixCache
+from arkv_sglang.config import ArkvConfig
+from arkv_sglang.core import Geometry
+from arkv_sglang.engine.allocator import ArkvAllocator
+from arkv_sglang.engine.controller import Controller
+from arkv_sglang.engine.pool import ArkvKVPool
+
+GEOMETRY = Geometry(num_layers=4, num_kv_heads=1, head_dim=8)
+SIZES = (0.02, 0.05, 0.10)
+BASELINES = ("lru", "lfu", "slru")
+HEAT, TIERING = "heat", "heat+tiering"
+POLICIES = (*BASELINES, HEAT, TIERING)
+SECONDS_PER_REQUEST = 1.0
+NUM_RUNNING = 8
+PROFILES = Path(__file__).parents[2] / "docs" / "results" / "attention_profile.json"
+
+
+@dataclass
+class ReplayRequest:
+    """The fields of SGLang's `Req` that the tree reads."""
+
+    full_untruncated_fill_ids: Any
+    attention: torch.Tensor
+    kv: ReqKvInfo = field(default_factory=ReqKvInfo)
+    lock: Any = None
+    last_node: Any = None
+    extra_key: str | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+
+    @property
+    def origin_input_ids(self) -> Any:
+        return self.full_untruncated_fill_ids
+
+    def finished(self) -> bool:
+        return False
+
+
+class ReplayController(Controller):
+    """The engine's controller, with recorded attention in place of a model's."""
+
+    def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None:
+        attention: torch.Tensor = req.attention
+        return attention
+
+
+class Replay:
+    """One policy on one arena of ``num_tokens`` bf16 tokens."""
+
+    def __init__(self, policy: str, num_tokens: int, context_len: int) -> None:
+        num_slots = 3 * num_tokens
+        pool = ArkvKVPool(
+            num_slots,
+            num_units=num_tokens * GEOMETRY.token_units,
+            config=ArkvConfig(),
+            page_size=1,
+            dtype=torch.bfloat16,
+            head_num=GEOMETRY.num_kv_heads,
+            head_dim=GEOMETRY.head_dim,
+            layer_num=GEOMETRY.num_layers,
+            device="cpu",
+            enable_memory_saver=False,
+        )
+        self.store = pool.store
+        self.controller = pool.controller = ReplayController(ArkvConfig(), pool.store)
+        self.controller.demotes = policy == TIERING
+        self.allocator = ArkvAllocator(num_slots, torch.bfloat16, "cpu", pool, need_sort=False)
+        self.rows = ReqToTokenPool(NUM_RUNNING, context_len, "cpu", enable_memory_saver=False)
+        params = CacheInitParams(
+            disable=False,
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=1,
+            eviction_policy=policy if policy in BASELINES else "lru",
+        )
+        self.tree = ArkvRadixCache(params, self.controller)
+        if policy not in BASELINES:
+            self.tree.eviction_strategy = HeatStrategy()
+        self.tree.clock = lambda: self.now
+        self.now = 0.0
+        self.running: deque[ReplayRequest] = deque()
+
+    def serve(self, request: Request, attention: torch.Tensor) -> int:
+        """Run one request; returns how many of its tokens were found in the tree."""
+        self.now += SECONDS_PER_REQUEST
+        if len(self.running) == NUM_RUNNING:
+            self._finish(self.running.popleft())
+        req = ReplayRequest(request.token_ids, attention)
+        matched = self._match(req)
+        num_tokens = matched + self._allocate(req, len(request.token_ids) - matched)
+        req.full_untruncated_fill_ids = request.token_ids[:num_tokens]
+        self.tree.checkpoint(req, up_to=num_tokens)
+        self.running.append(req)
+        return matched
+
+    def _finish(self, req: ReplayRequest) -> None:
+        self.tree.unlock(req.lock)
+        self.tree.on_release(req, checkpointed=True)
+        self.rows.free(req)
+
+    def _match(self, req: ReplayRequest) -> int:
+        # SGLang computes at least the last token of a prompt.
+        key = RadixKey(req.full_untruncated_fill_ids[:-1])
+        found = self.tree.match_prefix(MatchPrefixParams(key=key))
+        req.last_node, matched = found.last_device_node, found.device_prefix_len
+        req.lock = self.tree.lock(req.last_node)
+        self.rows.alloc([req])
+        self.rows.write(
+            (req.kv.req_pool_idx, slice(0, matched)), self.tree.path_device_indices(req.last_node)
+        )
+        req.kv.cache_protected_len = matched
+        return matched
+
+    def _allocate(self, req: ReplayRequest, num_new: int) -> int:
+        """Slots with rows for the next ``num_new`` tokens, or as many as can be had."""
+        self.allocator.evict_to_free_tokens(self.tree, num_new)
+        fits = min(num_new, self.store.free_units // self.allocator.token_units)
+        slots = self.allocator.alloc(fits)
+        assert slots is not None, "slots must never run out before units"
+        self.store.bind_slots(slots)
+        start = req.kv.cache_protected_len
+        self.rows.write((req.kv.req_pool_idx, slice(start, start + fits)), slots)
+        return fits
+
+
+@dataclass(frozen=True)
+class Result:
+    """Figures of one policy at one size. Ratios are in [0, 1]."""
+
+    policy: str
+    size_ratio: float
+    arena_tokens: int
+    hit_ratio: float
+    document_hit_ratio: float
+    instruction_hit_ratio: float
+    tokens_evicted: int
+    nodes_demoted: int
+
+
+def attention_of(trace: Trace, profiles_path: Path = PROFILES) -> list[torch.Tensor]:
+    """Attention fp32 [T] of each request: a recorded profile, drawn with the trace's seed."""
+    profiles = load_profiles(profiles_path)
+    rng = np.random.default_rng(trace.settings.seed)
+    return [
+        stretched(profiles[rng.integers(len(profiles))].mass, request.lengths)
+        for request in trace.requests
+    ]
+
+
+def replay(
+    trace: Trace, attention: Sequence[torch.Tensor], policy: str, size_ratio: float
+) -> Result:
+    """Serve the whole trace. The arena holds ``size_ratio`` of its unique tokens in bf16."""
+    arena_tokens = int(size_ratio * trace.num_unique_tokens)
+    context_len = max(len(request.token_ids) for request in trace.requests)
+    run = Replay(policy, arena_tokens, context_len)
+    matched = [run.serve(*each) for each in zip(trace.requests, attention, strict=True)]
+    return _result(trace, run, matched, policy, size_ratio)
+
+
+def _result(
+    trace: Trace, run: Replay, matched: list[int], policy: str, size_ratio: float
+) -> Result:
+    found, first = np.array(matched), trace.settings.instruction_len
+    documents = np.array([request.lengths[1] for request in trace.requests])
+    return Result(
+        policy=policy,
+        size_ratio=size_ratio,
+        arena_tokens=run.allocator.capacity_tokens,
+        hit_ratio=float(found.sum() / trace.num_tokens),
+        document_hit_ratio=float((found - first).clip(0).sum() / documents.sum()),
+        instruction_hit_ratio=float((found >= first).mean()),
+        tokens_evicted=run.tree.tokens_evicted_total,
+        nodes_demoted=run.tree.nodes_demoted_total,
+    )
+
+
+def summary(results: Sequence[Result]) -> list[dict[str, float]]:
+    """Per size: heat over the best baseline, and tiering over heat, as ratios of hit ratios."""
+    by_size: dict[float, dict[str, float]] = {}
+    for result in results:
+        by_size.setdefault(result.size_ratio, {})[result.policy] = result.hit_ratio
+    return [
+        {
+            "size_ratio": size,
+            "heat_over_best_baseline": found[HEAT] / max(found[name] for name in BASELINES),
+            "tiering_over_heat": found[TIERING] / found[HEAT],
+        }
+        for size, found in by_size.items()
+    ]
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(1)
+    trace = build_trace(TraceSettings(num_requests=options.requests, seed=options.seed))
+    attention = attention_of(trace, options.profiles)
+    results = []
+    for size in SIZES:
+        for policy in POLICIES:
+            results.append(replay(trace, attention, policy, size))
+            print(f"{policy} at {size:.0%}: {results[-1].hit_ratio:.4f}", file=sys.stderr)
+    ratios = [_rounded(each) for each in summary(results)]
+    report = {
+        "trace": asdict(trace.settings)
+        | {
+            "prompt_tokens": trace.num_tokens,
+            "unique_tokens": trace.num_unique_tokens,
+            "seconds_per_request": SECONDS_PER_REQUEST,
+            "requests_running": NUM_RUNNING,
+        },
+        "half_life_sec": heat.HALF_LIFE_SEC,
+        "results": [_rounded(asdict(result)) for result in results],
+        "ratios": ratios,
+    }
+    _show(results, ratios)
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m arkv_sglang.bench.replay")
+    parser.add_argument("--requests", type=int, default=TraceSettings.num_requests)
+    parser.add_argument("--seed", type=int, default=TraceSettings.seed)
+    parser.add_argument("--profiles", type=Path, default=PROFILES, help="recorded attention")
+    parser.add_argument("--output", type=Path, help="JSON file for all figures")
+    return parser.parse_args()
+
+
+def _rounded(record: dict[str, Any]) -> dict[str, Any]:
+    return {k: round(v, 4) if isinstance(v, float) else v for k, v in record.items()}
+
+
+def _show(results: Sequence[Result], ratios: Sequence[dict[str, float]]) -> None:
+    table = Table(*(name.replace("_", " ") for name in asdict(results[0])))
+    for result in results:
+        table.add_row(*(str(value) for value in _rounded(asdict(result)).values()))
+    console = Console()
+    console.print(table)
+    for each in ratios:
+        console.print(", ".join(f"{key.replace('_', ' ')} {value}" for key, value in each.items()))
+
+
+if __name__ == "__main__":
+    main()
