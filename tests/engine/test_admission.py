@@ -38,18 +38,27 @@ def admitted(
 @settings(max_examples=400, deadline=None)
 @given(
     tokens=st.integers(200, 4000),
-    prompt=st.integers(1, 4500),
+    prompt=st.integers(1, 8000),
     new=st.integers(0, 9000),
     policy=st.sampled_from(["arkv", "original", "quantized", "arkv-paper"]),
     budget=st.sampled_from([0.25, 0.55, 0.9, 1.0, 400]),
     min_tokens=st.sampled_from([143, 600, 1 << 20]),
     cached=st.floats(0, 1),
+    chunk=st.sampled_from([None, 128, 1024]),
 )
 def test_nothing_is_taken_in_that_would_wait_for_ever(
-    tokens: int, prompt: int, new: int, policy: str, budget: float, min_tokens: int, cached: float
+    tokens: int,
+    prompt: int,
+    new: int,
+    policy: str,
+    budget: float,
+    min_tokens: int,
+    cached: float,
+    chunk: int | None,
 ) -> None:
     size = PoolSize.from_tokens(tokens, 8192, GEOMETRY)
     allocator = IdleAllocator(GEOMETRY, size, policy, {"budget": budget, "min_tokens": min_tokens})
+    allocator.controller.chunk_tokens = chunk
     clipped = allocator.taken_in(prompt, new)
     if clipped is None:
         assert not admitted(allocator, prompt, 0)
@@ -57,7 +66,10 @@ def test_nothing_is_taken_in_that_would_wait_for_ever(
         assert 0 <= clipped <= new and admitted(allocator, prompt, clipped)
         # No more is cut off than must be.
         assert clipped == new or not admitted(allocator, prompt, clipped + 1, alone=False)
-        prefix = int(cached * (prompt - 1))
+        oversized = allocator.controller.oversized(prompt)
+        # Larger than the arena, but not what it is compressed to and a chunk beside it.
+        assert oversized == (chunk is not None and prompt + 1 >= allocator.capacity_tokens)
+        prefix = 0 if oversized else int(cached * (prompt - 1))
         allocator.lock_prefix(prefix)
         assert admitted(allocator, prompt, clipped, prefix)
 

@@ -61,8 +61,9 @@ def test_a_view_waits_for_room(one_engine, prompt):
     assert all(out["meta_info"]["cached_tokens"] >= len(trunk) for out in outs)
     first, second = (out["meta_info"]["arkv"] for out in outs)
     assert first["times_planned"] == 0 < second["times_planned"]
-    # The tokens that it decoded while it waited are in the view, as bf16.
-    assert second["rows_original"] >= 30 * (4 + 32 + 23)
+    # None of what it decoded is lost: what came before the view is in it, in whatever tier the
+    # budget allows, and what came after stands behind it in bf16.
+    assert second["rows_original"] >= 30 * (4 + 32 + 24 - 1 - 6)
     flush(tight)
     assert figures(tight)["arkv_free_bytes"] == figures(tight)["arkv_arena_bytes"]
 
