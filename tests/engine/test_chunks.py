@@ -9,6 +9,7 @@ from arkv_sglang.config import load_config
 from arkv_sglang.core import Geometry
 from arkv_sglang.engine.backend import ArkvAttentionBackend
 from arkv_sglang.engine.pool import ArkvKVPool
+from arkv_sglang.engine.prompt import WindowQueries
 
 GEOMETRY = Geometry(num_layers=2, num_kv_heads=2, head_dim=16)
 NUM_HEADS, CHUNK, NUM_CHUNKS = 4, 64, 4
@@ -84,6 +85,15 @@ class Prefill:
     @property
     def view(self):
         return self.controller.view(0)
+
+
+@pytest.mark.parametrize("chunks", [(96,), (95, 1), (65, 31), (64, 32), (33, 33, 30), (1,) * 96])
+def test_the_window_is_the_same_however_the_prompt_is_cut(chunks: tuple[int, ...]) -> None:
+    queries = torch.randn(96, NUM_HEADS, 16).bfloat16()
+    window = WindowQueries(num_layers=1, window=32)
+    for chunk in queries.split(chunks):
+        window.append(0, chunk)
+    assert torch.equal(window.layer(0), queries[-32:])
 
 
 def test_a_view_in_the_making_is_attended_to_as_the_prompt_would_be() -> None:
