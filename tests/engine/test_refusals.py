@@ -1,6 +1,7 @@
 """A wrong flag, config, feature or version is refused while SGLang resolves its arguments."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -48,7 +49,12 @@ def resolve(plugins):
     from arkv_sglang.engine.server_args import ArkvServerArgs
 
     def run(**settings):
-        fields = {"model_path": str(ensure_model()), "device": "cpu", "max_total_tokens": 4000}
+        fields = {
+            "model_path": str(ensure_model()),
+            "device": "cpu",
+            "max_total_tokens": 4000,
+            "chunked_prefill_size": 2048,
+        }
         args = ArkvServerArgs(**fields | settings)
         args.resolve_once()
         return args
@@ -86,6 +92,19 @@ def test_wrong_settings(resolve):
         resolve(kv_policy="akrv")
     with pytest.raises(ConfigError, match="must be empty with --kv-policy none"):
         resolve(kv_policy_config={"budget": 0.5})
+
+
+def test_memory_that_cannot_hold_a_chunk(resolve):
+    """The numbers in the sentence are those that would do."""
+    with pytest.raises(ConfigError, match=r"one prefill chunk \(2048 tokens\)") as caught:
+        resolve(kv_policy="arkv", max_total_tokens=1500)
+    enough = int(re.search(r"at least (\d+) tokens", str(caught.value))[1])
+    chunk = int(re.search(r"at most (\d+)", str(caught.value))[1])
+    resolve(kv_policy="arkv", max_total_tokens=enough)
+    resolve(kv_policy="arkv", max_total_tokens=1500, chunked_prefill_size=chunk)
+    for settings in ({"max_total_tokens": enough - 1}, {"chunked_prefill_size": chunk + 1}):
+        with pytest.raises(ConfigError, match="must hold one prefill chunk"):
+            resolve(kv_policy="arkv", **{"max_total_tokens": 1500} | settings)
 
 
 @pytest.mark.parametrize(
