@@ -230,8 +230,8 @@ SOAK = [pytest.mark.soak, pytest.mark.timeout(7200)]
 @pytest.mark.parametrize(
     ("name", "num_requests"),
     [
-        ("smallest", 120),
-        ("pressure", 380),
+        ("smallest", 250),
+        ("pressure", 250),
         *(pytest.param(name, 2500, marks=SOAK) for name in CASES),
     ],
 )
