@@ -16,7 +16,7 @@ def chat_prompts(model: str, lengths: list[int], scratch: Path) -> list[list[int
     """One chat per length: the instruction, and so much of the corpus that it has that many tokens.
 
     Each takes up where the one before ended, so no two share more than the instruction. Raises
-    ValueError when the corpus has not that many tokens.
+    SystemExit when the corpus has not that many tokens.
     """
     tokenizer = AutoTokenizer.from_pretrained(model)
     texts = pq.read_table(build_corpus(scratch / "corpus.parquet")).column("text").to_pylist()
@@ -28,7 +28,7 @@ def chat_prompts(model: str, lengths: list[int], scratch: Path) -> list[list[int
     frame = len(before) + len(after)
     corpus = [token for text in texts for token in tokenizer(text)["input_ids"]]
     if sum(lengths) - frame * len(lengths) > len(corpus):
-        raise ValueError(
+        raise SystemExit(
             f"the documents must have at most the corpus's {len(corpus)} tokens in all, got "
             f"{sum(lengths)}; ask for fewer or shorter ones"
         )

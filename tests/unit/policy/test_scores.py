@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from arkv_sglang import policy
 from arkv_sglang.config import PAPER_TAU, Pooling
 from arkv_sglang.policy import heavy_hitter, oq_ratio, pool
 
@@ -51,3 +52,15 @@ def test_oq_ratio_of_a_single_query():
     """No variance anywhere: no layer is worse than another."""
     ratio = oq_ratio(torch.ones(3), torch.zeros(3), torch.zeros(3), PAPER_TAU)
     assert ratio.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_two_samples_as_one():
+    first, second = torch.rand(5, 7), torch.rand(9, 7)
+    parts = [(x.mean(0), x.var(0), torch.tensor(float(len(x)))) for x in (first, second)]
+    mean, variance, count = policy.merge(*parts)
+    whole = torch.cat((first, second))
+    torch.testing.assert_close(mean, whole.mean(0))
+    torch.testing.assert_close(variance, whole.var(0))
+    nothing = (torch.full((7,), 3.0), torch.zeros(7), torch.tensor(0.0))
+    torch.testing.assert_close(policy.merge(nothing, parts[1])[:2], parts[1][:2])
+    assert count == 14
