@@ -4,8 +4,8 @@ The tree, the store and the allocator are the engine's own, and a request takes 
 match, lock, reclaim, allocate, publish, score, unlock. There is no model: a row is a place without
 numbers, and attention is drawn from `docs/results/attention_profile.json`, which `record_attention`
 took from real prompts, and stretched over the request's parts. Each prompt is prefilled in one
-chunk. One request comes per second and runs for eight, holding its prompt, so that eight run at
-once.
+chunk. One request comes per second and holds its prompt until the next comes, as one does that is
+compressed at its prompt's end; with ``--running 8``, until the eighth after it.
 
 Every policy has the same arena: 2, 5 and 10 % of the trace's unique tokens in bf16.
 """
@@ -16,8 +16,8 @@ import argparse
 import json
 import sys
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from arkv_sglang.bench.profile import load_profiles, stretched
-from arkv_sglang.bench.trace import Request, Trace, TraceSettings, build_trace
+from arkv_sglang.bench.trace import LONG_SCANS, SHORT_SCANS, Request, Trace, build_trace
 from arkv_sglang.cache import heat
 from arkv_sglang.cache.heat import HeatStrategy
 from arkv_sglang.cache.radix import ArkvRadixCache
@@ -48,7 +48,7 @@ BASELINES = ("lru", "lfu", "slru")
 HEAT, TIERING = "heat", "heat+tiering"
 POLICIES = (*BASELINES, HEAT, TIERING)
 SECONDS_PER_REQUEST = 1.0
-NUM_RUNNING = 8
+TRACES = {"short scans": SHORT_SCANS, "long scans": LONG_SCANS}
 PROFILES = Path(__file__).parents[2] / "docs" / "results" / "attention_profile.json"
 
 
@@ -78,13 +78,15 @@ class ReplayController(Controller):
 
     def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None:
         attention: torch.Tensor = req.attention
-        return attention
+        return attention[: len(slots)]
 
 
 class Replay:
-    """One policy on one arena of ``num_tokens`` bf16 tokens."""
+    """One policy on one arena of ``num_tokens`` bf16 tokens, ``num_running`` requests at once."""
 
-    def __init__(self, policy: str, num_tokens: int, context_len: int) -> None:
+    def __init__(
+        self, policy: str, num_tokens: int, context_len: int, num_running: int = 1
+    ) -> None:
         num_slots = 3 * num_tokens
         pool = ArkvKVPool(
             num_slots,
@@ -102,7 +104,7 @@ class Replay:
         self.controller = pool.controller = ReplayController(ArkvConfig(), pool.store)
         self.controller.demotes = policy == TIERING
         self.allocator = ArkvAllocator(num_slots, torch.bfloat16, "cpu", pool, need_sort=False)
-        self.rows = ReqToTokenPool(NUM_RUNNING, context_len, "cpu", enable_memory_saver=False)
+        self.rows = ReqToTokenPool(num_running, context_len, "cpu", enable_memory_saver=False)
         params = CacheInitParams(
             disable=False,
             req_to_token_pool=self.rows,
@@ -115,12 +117,13 @@ class Replay:
             self.tree.eviction_strategy = HeatStrategy()
         self.tree.clock = lambda: self.now
         self.now = 0.0
+        self.num_running = num_running
         self.running: deque[ReplayRequest] = deque()
 
     def serve(self, request: Request, attention: torch.Tensor) -> int:
         """Run one request; returns how many of its tokens were found in the tree."""
         self.now += SECONDS_PER_REQUEST
-        if len(self.running) == NUM_RUNNING:
+        if len(self.running) == self.num_running:
             self._finish(self.running.popleft())
         req = ReplayRequest(request.token_ids, attention)
         matched = self._match(req)
@@ -185,99 +188,116 @@ def attention_of(trace: Trace, profiles_path: Path = PROFILES) -> list[torch.Ten
 
 
 def replay(
-    trace: Trace, attention: Sequence[torch.Tensor], policy: str, size_ratio: float
+    trace: Trace,
+    attention: Sequence[torch.Tensor],
+    policy: str,
+    size_ratio: float,
+    num_running: int = 1,
 ) -> Result:
     """Serve the whole trace. The arena holds ``size_ratio`` of its unique tokens in bf16."""
     arena_tokens = int(size_ratio * trace.num_unique_tokens)
     context_len = max(len(request.token_ids) for request in trace.requests)
-    run = Replay(policy, arena_tokens, context_len)
-    matched = [run.serve(*each) for each in zip(trace.requests, attention, strict=True)]
-    return _result(trace, run, matched, policy, size_ratio)
-
-
-def _result(
-    trace: Trace, run: Replay, matched: list[int], policy: str, size_ratio: float
-) -> Result:
-    found, first = np.array(matched), trace.settings.instruction_len
-    documents = np.array([request.lengths[1] for request in trace.requests])
+    run = Replay(policy, arena_tokens, context_len, num_running)
+    found = np.array([run.serve(*each) for each in zip(trace.requests, attention, strict=True)])
+    first = trace.settings.instruction_len
+    documents = sum(request.lengths[1] for request in trace.requests)
     return Result(
         policy=policy,
         size_ratio=size_ratio,
         arena_tokens=run.allocator.capacity_tokens,
         hit_ratio=float(found.sum() / trace.num_tokens),
-        document_hit_ratio=float((found - first).clip(0).sum() / documents.sum()),
+        document_hit_ratio=float((found - first).clip(0).sum() / documents),
         instruction_hit_ratio=float((found >= first).mean()),
         tokens_evicted=run.tree.tokens_evicted_total,
         nodes_demoted=run.tree.nodes_demoted_total,
     )
 
 
-def summary(results: Sequence[Result]) -> list[dict[str, float]]:
-    """Per size: heat over the best baseline, and tiering over heat, as ratios of hit ratios."""
-    by_size: dict[float, dict[str, float]] = {}
-    for result in results:
-        by_size.setdefault(result.size_ratio, {})[result.policy] = result.hit_ratio
-    return [
-        {
-            "size_ratio": size,
-            "heat_over_best_baseline": found[HEAT] / max(found[name] for name in BASELINES),
-            "tiering_over_heat": found[TIERING] / found[HEAT],
-        }
-        for size, found in by_size.items()
-    ]
+def heat_over_best_baseline(found: Mapping[str, Result]) -> float:
+    """Hit ratio of the heavy-hitter score over the best other's; ``found`` is by policy."""
+    return found[HEAT].hit_ratio / max(found[name].hit_ratio for name in BASELINES)
+
+
+def tiering_over_heat(found: Mapping[str, Result]) -> float:
+    return found[TIERING].hit_ratio / found[HEAT].hit_ratio
 
 
 def main() -> None:
     options = _options()
     torch.set_num_threads(1)
-    trace = build_trace(TraceSettings(num_requests=options.requests, seed=options.seed))
-    attention = attention_of(trace, options.profiles)
-    results = []
-    for size in SIZES:
-        for policy in POLICIES:
-            results.append(replay(trace, attention, policy, size))
-            print(f"{policy} at {size:.0%}: {results[-1].hit_ratio:.4f}", file=sys.stderr)
-    ratios = [_rounded(each) for each in summary(results)]
+    cells = []
+    for name, settings in TRACES.items():
+        for seed in range(options.seeds):
+            trace = build_trace(replace(settings, seed=seed, num_requests=options.requests))
+            attention = attention_of(trace, options.profiles)
+            for size in SIZES:
+                found = {
+                    policy: replay(trace, attention, policy, size, options.running)
+                    for policy in POLICIES
+                }
+                cells.append(_cell(name, trace, size, found))
+                print(json.dumps(cells[-1]), file=sys.stderr)
     report = {
-        "trace": asdict(trace.settings)
-        | {
-            "prompt_tokens": trace.num_tokens,
-            "unique_tokens": trace.num_unique_tokens,
-            "seconds_per_request": SECONDS_PER_REQUEST,
-            "requests_running": NUM_RUNNING,
-        },
+        "traces": {name: asdict(settings) for name, settings in TRACES.items()},
+        "requests": options.requests,
+        "requests_running": options.running,
+        "seconds_per_request": SECONDS_PER_REQUEST,
         "half_life_sec": heat.HALF_LIFE_SEC,
-        "results": [_rounded(asdict(result)) for result in results],
-        "ratios": ratios,
+        "results": cells,
     }
-    _show(results, ratios)
+    _show(cells)
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(report, indent=2) + "\n")
-    print(json.dumps(report))
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m arkv_sglang.bench.replay")
-    parser.add_argument("--requests", type=int, default=TraceSettings.num_requests)
-    parser.add_argument("--seed", type=int, default=TraceSettings.seed)
+    parser.add_argument("--requests", type=int, default=SHORT_SCANS.num_requests)
+    parser.add_argument("--seeds", type=int, default=5, help="how many traces of each kind")
+    parser.add_argument("--running", type=int, default=1, help="requests at once")
     parser.add_argument("--profiles", type=Path, default=PROFILES, help="recorded attention")
     parser.add_argument("--output", type=Path, help="JSON file for all figures")
     return parser.parse_args()
+
+
+def _cell(name: str, trace: Trace, size: float, found: Mapping[str, Result]) -> dict[str, Any]:
+    """One trace at one size, as a JSON record."""
+    return {
+        "trace": name,
+        "seed": trace.settings.seed,
+        "size_ratio": size,
+        "prompt_tokens": trace.num_tokens,
+        "unique_tokens": trace.num_unique_tokens,
+        "heat_over_best_baseline": round(heat_over_best_baseline(found), 4),
+        "tiering_over_heat": round(tiering_over_heat(found), 4),
+        "policies": [_rounded(asdict(result)) for result in found.values()],
+    }
 
 
 def _rounded(record: dict[str, Any]) -> dict[str, Any]:
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in record.items()}
 
 
-def _show(results: Sequence[Result], ratios: Sequence[dict[str, float]]) -> None:
-    table = Table(*(name.replace("_", " ") for name in asdict(results[0])))
-    for result in results:
-        table.add_row(*(str(value) for value in _rounded(asdict(result)).values()))
-    console = Console()
-    console.print(table)
-    for each in ratios:
-        console.print(", ".join(f"{key.replace('_', ' ')} {value}" for key, value in each.items()))
+def _show(cells: Sequence[dict[str, Any]]) -> None:
+    """Hit ratios as means over the seeds, and the ratios of them with the worst seed's."""
+    table = Table("trace", "arena", *POLICIES, "heat / best (least)", "tiering / heat (least)")
+    rows: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for cell in cells:
+        rows.setdefault((cell["trace"], cell["size_ratio"]), []).append(cell)
+    for (name, size), group in rows.items():
+        hits = np.mean([[each["hit_ratio"] for each in cell["policies"]] for cell in group], 0)
+        ratios = [
+            [cell[key] for cell in group]
+            for key in ("heat_over_best_baseline", "tiering_over_heat")
+        ]
+        table.add_row(
+            name,
+            f"{size:.0%}",
+            *(f"{hit:.3f}" for hit in hits),
+            *(f"{np.mean(each):.3f} ({min(each):.3f})" for each in ratios),
+        )
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,10 @@ import numpy as np
 class TraceSettings:
     """What a trace is drawn from; lengths in tokens, inclusive.
 
-    Document lengths are log-uniform over those of the demo corpus: many short ones, a few long
-    ones. They go round evenly instead of by chance, so that no accident of the seed makes the most
-    popular documents long. Tail lengths are uniform and longer than the window of queries that
+    Shared documents have the lengths of the demo corpus, what is sent once a third of them: people
+    ask again about handbooks, less about mails. Both are log-uniform, many short ones and a few
+    long ones, and go round evenly instead of by chance, so that no accident of the seed makes the
+    most popular documents long. Tail lengths are uniform and longer than the window of queries that
     scores a prompt.
     """
 
@@ -33,6 +34,8 @@ class TraceSettings:
     instruction_len: int = 64
     min_document_len: int = 600
     max_document_len: int = 6_000
+    min_scan_len: int = 200
+    max_scan_len: int = 2_000
     min_tail_len: int = 40
     max_tail_len: int = 60
     seed: int = 0
@@ -69,19 +72,27 @@ class Trace:
         return self.settings.instruction_len + sum(documents.values()) + tails
 
 
+SHORT_SCANS = TraceSettings()
+LONG_SCANS = TraceSettings(
+    min_scan_len=TraceSettings.min_document_len, max_scan_len=TraceSettings.max_document_len
+)
+"""What is sent once is as long as what is shared."""
+
+
 def build_trace(settings: TraceSettings) -> Trace:
     """The same settings give the same trace."""
     rng = np.random.default_rng(settings.seed)
     texts = _Texts()
     instruction = texts.new(settings.instruction_len)
-    document_len = _document_lens(settings)
+    document_len = _lengths(settings.min_document_len, settings.max_document_len)
+    scan_len = _lengths(settings.min_scan_len, settings.max_scan_len)
     shared = [texts.new(next(document_len)) for _ in range(settings.num_shared)]
     weights = 1 / np.arange(1, settings.num_shared + 1) ** settings.zipf
     weights /= weights.sum()
     requests = []
     for _ in range(settings.num_requests):
         if rng.random() < settings.scan_ratio:
-            index, document = -1, texts.new(next(document_len))
+            index, document = -1, texts.new(next(scan_len))
         else:
             index = int(rng.choice(settings.num_shared, p=weights))
             document = shared[index]
@@ -91,12 +102,11 @@ def build_trace(settings: TraceSettings) -> Trace:
     return Trace(settings, requests)
 
 
-def _document_lens(settings: TraceSettings) -> Iterator[int]:
+def _lengths(shortest: int, longest: int) -> Iterator[int]:
     # Multiples of the golden ratio fill the quantiles evenly at every length of the sequence.
     golden = (math.sqrt(5) - 1) / 2
-    spread = settings.max_document_len / settings.min_document_len
     for index in count(1):
-        yield int(settings.min_document_len * spread ** (index * golden % 1))
+        yield int(shortest * (longest / shortest) ** (index * golden % 1))
 
 
 class _Texts:

@@ -18,6 +18,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 from sglang.srt.mem_cache.radix_cache import RadixCache, TreeNode
 
 from arkv_sglang.cache.heat import heat_of
+from arkv_sglang.cache.heat_memory import HeatMemory
 from arkv_sglang.cache.tiers import node_units, quantized_layers, rows_by_tier
 from arkv_sglang.core import ROW_UNITS, STORED_TIERS, Tier
 from arkv_sglang.kernels.api import NaNError
@@ -57,6 +58,10 @@ class ArkvRadixCache(RadixCache):
         self.clock: Callable[[], float] = time.monotonic
         super().__init__(params)
 
+    def reset(self) -> None:
+        self.heat_memory = HeatMemory()
+        super().reset()
+
     # -- life of a request --
 
     def checkpoint(self, req: Any, *, up_to: int) -> None:
@@ -74,7 +79,7 @@ class ArkvRadixCache(RadixCache):
         slots = self._row(req, up_to)
         attention = self.controller.finish_prompt(req, slots)
         if attention is not None:
-            self._warm(req.last_node, attention)
+            self.heat_memory.warm(req, attention, self.clock())
         if self.controller.privatizes_at_once and self.controller.waits(req):
             # Under overlap scheduling one token has been decoded by now, unlike in ``up_to``.
             self.privatize(req, req.kv.kv_committed_len)
@@ -243,25 +248,6 @@ class ArkvRadixCache(RadixCache):
             self.token_to_kv_pool_allocator.free_segment(node.value, start_pos=0)
             self._delete_leaf(node)
             self.kv_events.record_remove(node)
-
-    # -- heavy-hitter scores --
-
-    def _warm(self, node: TreeNode, attention: torch.Tensor) -> None:
-        """Add fp32 ``attention`` [T], the mass that each prompt token received, to its nodes.
-
-        In units of the mean token's, else a long prompt's tokens would be cold for its length. Only
-        what was found in the tree counts: the text that a request brings along always has a share,
-        and its last tokens the largest, whether or not anybody asks for it again.
-        """
-        now, end = self.clock(), attention.shape[0]
-        lift = (attention.cumsum(0) * end).tolist()
-        while node is not self.root_node:
-            start = end - len(node.value)
-            # SGLang counts the request that made a node as its first hit.
-            if node.hit_count > 1:
-                received = lift[end - 1] - (lift[start - 1] if start else 0.0)
-                heat_of(node).add(received / len(node.value), now)
-            node, end = node.parent, start
 
     def _split_node(self, key: Any, child: TreeNode, split_len: int) -> TreeNode:
         parent: TreeNode = super()._split_node(key, child, split_len)
