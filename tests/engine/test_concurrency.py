@@ -7,8 +7,8 @@ from arkv_sglang.engine.running import CountRunning, Running
 # Dozens of long prompts: minutes on a slow machine.
 pytestmark = pytest.mark.timeout(1500)
 
-PROMPT_TOKENS, NUM_TOKENS = 1700, 24
-ARENA_TOKENS = 12_000
+PROMPT_TOKENS, NUM_TOKENS = 850, 24
+ARENA_TOKENS = 6_000
 
 
 def peak_running(engine, prompt, num_prompts, path):
