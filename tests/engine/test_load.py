@@ -19,7 +19,7 @@ from arkv_sglang.engine.launch import flush
 from arkv_sglang.engine.pool import PoolSize
 
 CONTEXT = TINY["max_position_embeddings"]
-LONGEST, MOST_NEW = 1400, 60
+LONGEST, MOST_NEW = 1400, 40
 REQUEST_TIMEOUT_S = 120
 REFUSALS = ("exceeds the KV memory budget", "longer than the model's context length")
 
@@ -230,9 +230,11 @@ SOAK = [pytest.mark.soak, pytest.mark.timeout(7200)]
 @pytest.mark.parametrize(
     ("name", "num_requests"),
     [
-        ("smallest", 250),
-        ("pressure", 250),
-        *(pytest.param(name, 2500, marks=SOAK) for name in CASES),
+        ("smallest", 200),
+        ("pressure", 300),
+        # Requests run almost one at a time on the smallest.
+        pytest.param("smallest", 1000, marks=SOAK),
+        *(pytest.param(name, 3000, marks=SOAK) for name in ("arkv", "pressure", "cap")),
     ],
 )
 def test_all_are_served_and_nothing_is_left(
