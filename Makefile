@@ -7,6 +7,9 @@ STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 HAS_GPU = nvidia-smi -L >/dev/null 2>&1
 
+# Where modules are compiled anew for each process, an engine takes a minute longer to start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-fast soak lint type
 

@@ -16,6 +16,7 @@ from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
 PLATFORM_NAME = "arkv_cpu"
 PLATFORM_GROUP = "sglang.srt.platforms"
+SPIN_COUNT = "1000"
 
 
 class ArkvCpuPlatform(CpuDeviceMixin, SRTPlatform):
@@ -40,6 +41,10 @@ class ArkvCpuPlatform(CpuDeviceMixin, SRTPlatform):
         widen_linear_layers(model)
 
     def apply_server_args_defaults(self, server_args: Any) -> None:
+        # Threads that spin at the end of each op starve whoever computes, where cores are shared.
+        # The engine's processes inherit it.
+        if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+            os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
         # SGLang's own default for a CPU with AMX, which needs the kernels that are not here.
         if server_args.attention_backend == "intel_amx":
             server_args.attention_backend = "torch_native"
