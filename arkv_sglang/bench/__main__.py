@@ -10,9 +10,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-import torch
-
-from arkv_sglang.bench.arms import default_arms, run
+from arkv_sglang.bench.arms import default_arms
+from arkv_sglang.bench.comparison import add_run_options, new_parser, run_arms
 from arkv_sglang.bench.outcome import median, publish
 from arkv_sglang.bench.prompts import chat_prompts
 from arkv_sglang.demo.model import ensure_model
@@ -25,20 +24,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         lengths = [options.prompt_tokens] * options.documents
         prompts = chat_prompts(model, lengths, Path(folder))
-        results = {
-            arm.name: run(
-                arm,
-                prompts,
-                options.new_tokens,
-                Path(folder),
-                options.repeats,
-                model_path=model,
-                device=options.device,
-                max_total_tokens=options.max_total_tokens,
-                chunked_prefill_size=options.chunked_prefill_size,
-            )
-            for arm in arms
-        }
+        results = run_arms(arms, prompts, options.max_total_tokens, options, model, Path(folder))
     stock, uncompressed, compressed = (median(results[arm.name]).wall_s for arm in arms)
     ratios = {
         "compressed_over_stock_speed": stock / compressed,
@@ -48,19 +34,12 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m arkv_sglang.bench")
-    parser.add_argument("--model", help="a model's path or name; default: the demo model")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = new_parser("python -m arkv_sglang.bench")
     parser.add_argument("--documents", type=int, default=16)
     parser.add_argument("--prompt-tokens", type=int, default=1600)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--budget", type=float, default=0.25)
-    parser.add_argument("--max-total-tokens", type=int, default=12_000, help="KV bytes of each arm")
-    parser.add_argument("--chunked-prefill-size", type=int, default=1024)
-    parser.add_argument(
-        "--repeats", type=int, default=1, help="runs of each arm; the median counts"
-    )
-    parser.add_argument("--output", type=Path, help="JSON file for all figures")
+    add_run_options(parser, max_total_tokens=12_000)
     return parser.parse_args()
 
 

@@ -12,9 +12,8 @@ import random
 import tempfile
 from pathlib import Path
 
-import torch
-
-from arkv_sglang.bench.arms import Arm, Result, run, uncompressed
+from arkv_sglang.bench.arms import Arm, Result, uncompressed
+from arkv_sglang.bench.comparison import add_run_options, new_parser, run_arms
 from arkv_sglang.bench.outcome import median, publish
 from arkv_sglang.bench.prompts import chat_prompts
 from arkv_sglang.demo.model import ensure_model
@@ -48,26 +47,12 @@ def lengths(count: int) -> list[int]:
 def main() -> None:
     options = _options()
     model = options.model or str(ensure_model())
-    results: dict[str, list[Result]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        prompts = chat_prompts(model, lengths(options.documents), Path(folder))
+        scratch = Path(folder)
+        prompts = chat_prompts(model, lengths(options.documents), scratch)
         few = sorted(prompts, key=len)[: options.roomy_documents]
-        for arms, documents, tokens in (
-            (TIGHT, prompts, options.max_total_tokens),
-            (ROOMY, few, 2 * sum(map(len, few))),
-        ):
-            for arm in arms:
-                results[arm.name] = run(
-                    arm,
-                    documents,
-                    options.new_tokens,
-                    Path(folder),
-                    options.repeats,
-                    model_path=model,
-                    device=options.device,
-                    max_total_tokens=tokens,
-                    chunked_prefill_size=options.chunked_prefill_size,
-                )
+        results = run_arms(TIGHT, prompts, options.max_total_tokens, options, model, scratch)
+        results |= run_arms(ROOMY, few, 2 * sum(map(len, few)), options, model, scratch)
     publish(options, results, _ratios({name: median(each) for name, each in results.items()}))
 
 
@@ -90,18 +75,11 @@ def _ratios(found: dict[str, Result]) -> dict[str, float]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m arkv_sglang.bench.policies")
-    parser.add_argument("--model", help="a model's path or name; default: the demo model")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = new_parser("python -m arkv_sglang.bench.policies")
     parser.add_argument("--documents", type=int, default=32)
     parser.add_argument("--roomy-documents", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--max-total-tokens", type=int, default=7000, help="KV bytes of each arm")
-    parser.add_argument("--chunked-prefill-size", type=int, default=1024)
-    parser.add_argument(
-        "--repeats", type=int, default=1, help="runs of each arm; the median counts"
-    )
-    parser.add_argument("--output", type=Path, help="JSON file for all figures")
+    add_run_options(parser, max_total_tokens=7000)
     return parser.parse_args()
 
 

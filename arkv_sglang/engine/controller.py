@@ -9,53 +9,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
-from arkv_sglang import policy
 from arkv_sglang.config import ArkvConfig
-from arkv_sglang.core import Geometry, Tier, TierPlan, row_tier
-from arkv_sglang.engine.prompt import PromptScores, WindowQueries, score_rows
+from arkv_sglang.core import Geometry
+from arkv_sglang.engine.chunks import take_in_chunk
+from arkv_sglang.engine.compressor import Compressor
+from arkv_sglang.engine.prompt import WindowQueries, score_rows
 from arkv_sglang.engine.record import RequestRecord
-from arkv_sglang.kernels.api import NaNError
+from arkv_sglang.engine.request_state import RequestState, Totals, give_up
+from arkv_sglang.engine.sizes import Sizes
 from arkv_sglang.storage.store import KVStore
-from arkv_sglang.storage.views import MAX_COUNT, RequestView, ViewState
+from arkv_sglang.storage.views import RequestView
 
 OQ_SHARE = 0.1
 """Share of the latest prompt in the running mean of the layers' OQ ratio."""
-
-
-@dataclass
-class RequestState:
-    """One request that holds KV. Keyed by its ``req_pool_idx``."""
-
-    queries: WindowQueries
-    record: RequestRecord
-    # Set from the end of a prompt that is to be compressed. Until the view stands, the scores have
-    # their tokens, and the plan is what the view would be now.
-    req: Any = None
-    scores: PromptScores | None = None
-    plan: TierPlan | None = None
-    view: RequestView | None = None
-    # Tokens of a prompt larger than the arena that the view has taken in so far.
-    num_compressed: int = 0
-
-    @property
-    def waits(self) -> bool:
-        """Whether the request holds its whole prompt until its view is made."""
-        return self.scores is not None and self.view is None
-
-
-@dataclass
-class Totals:
-    """Counts since start."""
-
-    privatized: int = 0
-    taken_over: int = 0
-    replanned: int = 0
-    tightened_under_pressure: int = 0
-    retracted: int = 0
-    peak_requests: int = 0
 
 
 @dataclass
@@ -71,7 +38,8 @@ class Controller:
 
     def __post_init__(self) -> None:
         self.states: dict[int, RequestState] = {}
-        self._room_freed = False
+        self._sizes = Sizes(self.config, self.geometry, self.store.num_units)
+        self._compressor = Compressor(self.config, self.store, self._sizes, self.totals)
         self._tolerance: torch.Tensor | None = None
         self.demotes = self.config.policy != "original"
         self.privatizes_at_once = self.config.when != "pressure"
@@ -101,34 +69,33 @@ class Controller:
     @property
     def statistics_bytes(self) -> int:
         """Bytes of what is known of prompts: window queries until they end, scores from then on."""
-        return sum(
-            state.queries.num_bytes + (state.scores.num_bytes if state.scores else 0)
-            for state in self.states.values()
-        )
+        return sum(state.statistics_bytes for state in self.states.values())
 
     def view(self, req_pool_idx: int) -> RequestView | None:
         found = self.states.get(req_pool_idx)
         return None if found is None else found.view
 
-    # -- the end of a prompt --
+    # -- sizes, see `Sizes` --
 
     def compresses(self, num_tokens: int, max_new_tokens: int) -> bool:
-        """Whether a prompt of ``num_tokens`` gets a view.
-
-        A fixed cap counts what may still be generated, since the cap does not grow with the text.
-        """
-        if self.config.when == "always":
-            return True
-        if num_tokens <= self.config.min_tokens:
-            return False
-        longest = num_tokens + (max_new_tokens if isinstance(self.config.budget, int) else 0)
-        return longest * self.geometry.token_bytes > self.budget_bytes(num_tokens)
+        return self._sizes.compresses(num_tokens, max_new_tokens)
 
     def budget_bytes(self, num_tokens: int) -> int:
-        """The request's byte budget; never less than its protected tokens in bf16."""
-        token_bytes = self.geometry.token_bytes
-        floor = min(self.config.num_protected, num_tokens) * token_bytes
-        return max(self.config.budget_bytes(num_tokens, token_bytes), floor)
+        return self._sizes.budget_bytes(num_tokens)
+
+    def most_view_units(self, num_tokens: int) -> int:
+        return self._sizes.most_view_units(num_tokens)
+
+    def final_tokens(self, num_tokens: int, max_new_tokens: int) -> float:
+        return self._sizes.final_tokens(num_tokens, max_new_tokens)
+
+    def oversized(self, num_tokens: int) -> bool:
+        return self._sizes.oversized(num_tokens, self.chunk_tokens)
+
+    def prefill_tokens(self, num_tokens: int, extend_tokens: int) -> float:
+        return self._sizes.prefill_tokens(num_tokens, extend_tokens, self.chunk_tokens)
+
+    # -- the end of a prompt --
 
     def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None:
         """Score the prompt; returns each token's attention, fp32 [T].
@@ -145,7 +112,7 @@ class Controller:
         compresses = self.compresses(len(slots), _remaining_tokens(req))
         if bool(prompt.attention.isnan().any()):
             if compresses:
-                _give_up(req)
+                give_up(req)
             return None
         self._learn_tolerance(prompt.oq_ratio)
         if compresses:
@@ -162,35 +129,7 @@ class Controller:
             return list(range(self.geometry.num_layers))
         return list(self._tolerance.argsort(stable=True).tolist())
 
-    def _plan(
-        self,
-        scores: torch.Tensor,
-        positions: torch.Tensor,
-        num_rows: int,
-        num_tokens: int,
-        oq_ratio: torch.Tensor | None,
-        budget_tokens: int | None = None,
-    ) -> TierPlan:
-        """For a text of ``num_tokens``, under the budget of ``budget_tokens`` if that is given."""
-        split = policy.shares(
-            self.config,
-            self.geometry,
-            num_rows=num_rows,
-            num_protected=min(self.config.num_protected, num_rows),
-            budget_bytes=self.budget_bytes(budget_tokens or num_tokens),
-            oq_ratio=oq_ratio,
-        )
-        return policy.assign(scores, policy.protection(positions, num_tokens, self.config), split)
-
     # -- prompts larger than the arena --
-
-    def oversized(self, num_tokens: int) -> bool:
-        """Whether the arena cannot hold a prompt of ``num_tokens`` in bf16 but may hold its view.
-
-        Such a prompt is compressed after each chunk, and no other is.
-        """
-        too_large = (num_tokens + 1) * self.geometry.token_units >= self.store.num_units
-        return too_large and self.chunk_tokens is not None and self.compresses(num_tokens, 0)
 
     def compresses_chunks(self, req: Any) -> bool:
         return self.oversized(len(req.full_untruncated_fill_ids))
@@ -199,15 +138,6 @@ class Controller:
         """Whether a chunk has run that the view in the making has not taken in."""
         state = self.states.get(req.kv.req_pool_idx)
         return state is not None and 0 < state.num_compressed < req.extend_end
-
-    def prefill_tokens(self, num_tokens: int, extend_tokens: int) -> float:
-        """bf16-token equivalents that a prompt takes at most until it is behind, of which
-        ``extend_tokens`` are not in the tree."""
-        if not self.oversized(num_tokens):
-            return extend_tokens
-        assert self.chunk_tokens is not None
-        view = self.budget_bytes(num_tokens) / self.geometry.token_bytes
-        return view + min(self.chunk_tokens, num_tokens)
 
     def compress_chunk(self, req: Any, slots: torch.Tensor) -> None:
         """Take what was prefilled since the last time into the request's view, and plan it again.
@@ -219,26 +149,14 @@ class Controller:
         if state is None or len(slots) == state.num_compressed or not state.queries.complete:
             return
         state.req = req
-        view = state.view = state.view or self.store.add_view()
-        chunk = slots[state.num_compressed :]
-        positions = torch.arange(state.num_compressed, len(slots), device=slots.device)
-        state.num_compressed = len(slots)
-        now = self.store.view_state(view)
-        rows = torch.cat((now.rows, self.store.slot_row_table(chunk)), dim=1)
-        found = score_rows(self.config, self.store, state.queries, rows, self.scale)
-        state.queries.clear()
-        if bool(found.attention.isnan().any()):
-            self.store.release_slots(chunk)
-            _give_up(req)
+        if not take_in_chunk(self.config, self.store, state, slots, self.scale):
+            give_up(req)
             return
-        self._learn_tolerance(found.oq_ratio)
-        content = _with_chunk(now, rows, positions, found)
-        self.store.extend_view(view, chunk, content)
-        state.scores = found.without_tokens()
-        state.record.chunks_compressed += 1
-        if not self._replan(state, len(req.full_untruncated_fill_ids)):
+        assert state.view is not None and state.scores is not None
+        self._learn_tolerance(state.scores.oq_ratio)
+        if not self._compressor.replan(state, len(req.full_untruncated_fill_ids)):
             # What cannot be quantized would not fit.
-            self.store.release_view(view)
+            self.store.release_view(state.view)
             state.view = self.store.add_view()
 
     # -- views --
@@ -254,70 +172,22 @@ class Controller:
         """Requests that hold their whole prompt until their view is made."""
         return [state.req for state in self.states.values() if state.waits]
 
-    def most_view_units(self, num_tokens: int) -> int:
-        """Units that a view of a request of ``num_tokens`` takes at most. No device sync."""
-        return self.budget_bytes(num_tokens) // self.geometry.unit_bytes
-
     def view_units(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> int:
         """Net units that `make_view` would take; negative when it frees some."""
-        return self.store.view_units_needed(slots, self._plan_of(req, len(slots)), shared)
+        plan = self._compressor.plan_of(self.states[req.kv.req_pool_idx], len(slots))
+        return self.store.view_units_needed(slots, plan, shared)
 
     def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> bool:
         """Privatize; the room must be there (`view_units`). False: the request was given up."""
-        state = self.states[req.kv.req_pool_idx]
-        plan, scores = self._plan_of(req, len(slots)), state.scores
-        assert scores is not None
-        padded = scores.padded(len(slots))
-        try:
-            state.view = self.store.create_view(
-                slots,
-                plan,
-                torch.arange(len(slots), device=slots.device),
-                padded.mean,
-                padded.variance,
-                scores.num_observations(len(slots)),
-                shared,
-            )
-        except NaNError:
-            state.plan = state.scores = None
-            _give_up(req)
-            return False
-        self.totals.privatized += 1
-        self._room_freed = True
-        self.totals.taken_over += int(not bool(shared.all()))
-        state.record.planned(plan)
-        state.record.observe_view(self.store, state.view)
-        state.plan, state.scores = None, scores.without_tokens()
-        return True
-
-    def _plan_of(self, req: Any, num_tokens: int) -> TierPlan:
-        """The view that a waiting request would get now, under its budget of now."""
-        state = self.states[req.kv.req_pool_idx]
-        assert state.scores is not None
-        if state.plan is None or state.plan.tiers.shape[1] != num_tokens:
-            scores = state.scores.padded(num_tokens).scores
-            positions = torch.arange(num_tokens, device=scores.device)
-            oq_ratio = state.scores.oq_ratio
-            state.plan = self._plan(scores, positions, num_tokens, num_tokens, oq_ratio)
-        return state.plan
-
-    def _excess_bytes(self, state: RequestState, slack: float) -> float:
-        """Bytes by which the view is past its budget and ``slack``; negative where it is not."""
-        assert state.view is not None
-        limit = self.budget_bytes(state.req.kv.kv_committed_len) * (1 + slack)
-        if self.config.policy == "arkv-paper":
-            # The paper counts tokens, whatever their tier.
-            rows = sum(self.store.view_num_rows(state.view).values())
-            return rows * self.geometry.row_bytes(Tier.ORIGINAL) - limit
-        return sum(self.store.view_bytes(state.view).values()) - limit
+        return self._compressor.make_view(self.states[req.kv.req_pool_idx], slots, shared)
 
     def tighten(self, req: Any) -> None:
         """Plan the request's view again if it has outgrown its budget by more than the slack."""
         state = self.states.get(req.kv.req_pool_idx)
         if state is None or state.view is None:
             return
-        if self._excess_bytes(state, self.config.slack) > 0:
-            self._replan(state)
+        if self._compressor.excess_bytes(state, self.config.slack) > 0:
+            self._compressor.replan(state)
 
     def tighten_views(self, num_units: int) -> None:
         """Take views down to their budgets until ``num_units`` more units are free.
@@ -326,45 +196,15 @@ class Controller:
         """
         enough = self.store.free_units + num_units
         excess = [
-            (self._excess_bytes(state, slack=0), index)
+            (self._compressor.excess_bytes(state, slack=0), index)
             for index, state in self.states.items()
             if state.view is not None
         ]
         for bytes_over, index in sorted(excess, reverse=True):
             if self.store.free_units >= enough or bytes_over <= 0:
                 return
-            self._replan(self.states[index])
+            self._compressor.replan(self.states[index])
             self.totals.tightened_under_pressure += 1
-
-    def _replan(self, state: RequestState, budget_tokens: int | None = None) -> bool:
-        """False: the request was given up."""
-        assert state.view is not None and state.scores is not None
-        state.record.observe_view(self.store, state.view)
-        now = self.store.view_state(state.view)
-        scores = policy.heavy_hitter(now.mean, now.variance, self.config.gamma)
-        absent = now.tiers == Tier.EVICTED
-        scores = _pool_by_position(scores, now.positions, absent, self.config)
-        num_rows = int((~absent).sum(1).max())
-        num_tokens = state.req.kv.kv_committed_len
-        oq_ratio = state.scores.oq_ratio
-        plan = self._plan(scores, now.positions, num_rows, num_tokens, oq_ratio, budget_tokens)
-        try:
-            self.store.replan_view(state.view, plan)
-        except NaNError:
-            _give_up(state.req)
-            return False
-        state.record.planned(plan, absent)
-        self.totals.replanned += 1
-        self._room_freed = True
-        return True
-
-    def final_tokens(self, num_tokens: int, max_new_tokens: int) -> float:
-        """bf16-token equivalents that a request needs at most once its prompt is behind it."""
-        total = num_tokens + max_new_tokens
-        if not self.compresses(num_tokens, max_new_tokens):
-            return float(total)
-        budget = self.budget_bytes(total) / self.geometry.token_bytes
-        return min(float(total), budget * (1 + self.config.slack) + 1)
 
     def growth_tokens(self, req: Any, max_new_tokens: float, compressible: bool) -> float:
         """bf16-token equivalents that a running request may still take.
@@ -393,7 +233,7 @@ class Controller:
 
     def take_room_freed(self) -> bool:
         """Whether views were made or tightened since this was last asked."""
-        freed, self._room_freed = self._room_freed, False
+        freed, self._compressor.room_freed = self._compressor.room_freed, False
         return freed
 
     # -- the end of a request --
@@ -415,44 +255,5 @@ class Controller:
         self.states.clear()
 
 
-def _give_up(req: Any) -> None:
-    """End one request at its next step, and leave the others alone."""
-    # Without a status code: with one, the other requests of the same call would get an exception.
-    req.to_finish = FINISH_ABORT("the model gave NaN for this request, and NaN cannot be quantized")
-
-
-def _with_chunk(
-    view: ViewState, rows: torch.Tensor, positions: torch.Tensor, found: PromptScores
-) -> ViewState:
-    """The view's state with a chunk's rows behind, everyone observed by the chunk's queries.
-
-    ``rows`` int32 [L, N + n], ``positions`` int64 [n]; ``found`` covers all N + n.
-    """
-    extra = (0, len(positions))
-    count = F.pad(view.num_observations, extra).float()
-    mean, variance, count = policy.merge(
-        (F.pad(view.mean, extra), F.pad(view.variance, extra), count),
-        (found.mean, found.variance, torch.full_like(count, found.num_queries)),
-    )
-    return ViewState(
-        rows=rows,
-        tiers=row_tier(rows),
-        positions=torch.cat((view.positions, positions.expand(rows.shape[0], -1)), dim=1),
-        mean=mean,
-        variance=variance,
-        num_observations=count.clamp_max(MAX_COUNT).to(torch.int16),
-    )
-
-
 def _remaining_tokens(req: Any) -> int:
     return max(req.sampling_params.max_new_tokens - len(req.output_ids), 0)
-
-
-def _pool_by_position(
-    scores: torch.Tensor, positions: torch.Tensor, absent: torch.Tensor, config: ArkvConfig
-) -> torch.Tensor:
-    """Pool [L, N] scores over neighbours in the text; rows of a view are in no order."""
-    order = positions.masked_fill(absent, torch.iinfo(positions.dtype).max).argsort(dim=1)
-    in_text = scores.masked_fill(absent, 0).gather(1, order)
-    pooled = torch.empty_like(scores).scatter_(1, order, policy.pool(in_text, config.pooling))
-    return pooled.masked_fill(absent, -torch.inf)

@@ -1,0 +1,68 @@
+"""How much of the arena a request takes, known from its lengths alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arkv_sglang.config import ArkvConfig
+from arkv_sglang.core import Geometry
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of requests under one config, in an arena of ``num_units``.
+
+    ``chunk_tokens``, everywhere: tokens of one prefill pass; None: prompts are prefilled whole.
+    """
+
+    config: ArkvConfig
+    geometry: Geometry
+    num_units: int
+
+    def compresses(self, num_tokens: int, max_new_tokens: int) -> bool:
+        """Whether a prompt of ``num_tokens`` gets a view.
+
+        A fixed cap counts what may still be generated, since the cap does not grow with the text.
+        """
+        if self.config.when == "always":
+            return True
+        if num_tokens <= self.config.min_tokens:
+            return False
+        longest = num_tokens + (max_new_tokens if isinstance(self.config.budget, int) else 0)
+        return longest * self.geometry.token_bytes > self.budget_bytes(num_tokens)
+
+    def budget_bytes(self, num_tokens: int) -> int:
+        """The request's byte budget; never less than its protected tokens in bf16."""
+        token_bytes = self.geometry.token_bytes
+        floor = min(self.config.num_protected, num_tokens) * token_bytes
+        return max(self.config.budget_bytes(num_tokens, token_bytes), floor)
+
+    def most_view_units(self, num_tokens: int) -> int:
+        """Units that a view of a request of ``num_tokens`` takes at most. No device sync."""
+        return self.budget_bytes(num_tokens) // self.geometry.unit_bytes
+
+    def final_tokens(self, num_tokens: int, max_new_tokens: int) -> float:
+        """bf16-token equivalents that a request needs at most once its prompt is behind it."""
+        total = num_tokens + max_new_tokens
+        if not self.compresses(num_tokens, max_new_tokens):
+            return float(total)
+        budget = self.budget_bytes(total) / self.geometry.token_bytes
+        return min(float(total), budget * (1 + self.config.slack) + 1)
+
+    def oversized(self, num_tokens: int, chunk_tokens: int | None) -> bool:
+        """Whether the arena cannot hold a prompt of ``num_tokens`` in bf16 but may hold its view.
+
+        Such a prompt is compressed after each chunk, and no other is.
+        """
+        too_large = (num_tokens + 1) * self.geometry.token_units >= self.num_units
+        return too_large and chunk_tokens is not None and self.compresses(num_tokens, 0)
+
+    def prefill_tokens(
+        self, num_tokens: int, extend_tokens: int, chunk_tokens: int | None
+    ) -> float:
+        """bf16-token equivalents that a prompt takes at most until it is behind, of which
+        ``extend_tokens`` are not in the tree."""
+        if chunk_tokens is None or not self.oversized(num_tokens, chunk_tokens):
+            return extend_tokens
+        view = self.budget_bytes(num_tokens) / self.geometry.token_bytes
+        return view + min(chunk_tokens, num_tokens)
