@@ -42,7 +42,7 @@ from arkv_sglang.engine.allocator import ArkvAllocator
 from arkv_sglang.engine.controller import Controller
 from arkv_sglang.engine.pool import ArkvKVPool
 
-GEOMETRY = Geometry(num_layers=4, num_kv_heads=1, head_dim=8)
+GEOMETRY = Geometry(num_layers=2, num_kv_heads=1, head_dim=8)
 SIZES = (0.02, 0.05, 0.10)
 BASELINES = ("lru", "lfu", "slru")
 HEAT, TIERING = "heat", "heat+tiering"
