@@ -125,13 +125,15 @@ class ArkvConfig:
         """The shortest prompt that is compressed must hold its protected tokens within budget."""
         shortest = self.min_tokens + 1
         ratio = Fraction(repr(self.budget))
-        if ratio * shortest >= self.num_protected:
+        # With the whole budget nothing is compressed.
+        if ratio == 1 or ratio * shortest >= self.num_protected:
             return
         enough = math.ceil(10_000 * Fraction(self.num_protected, shortest)) / 10_000
+        budget = f"a budget of at least {enough:g} or " if enough <= 1 else ""
         raise ValueError(
             f"budget must hold sinks + window ({self.num_protected} tokens) of the shortest prompt "
             f"that is compressed ({shortest} tokens), got {self.budget}, which is "
-            f"{float(ratio * shortest):.1f} tokens; use a budget of at least {enough:g} or "
+            f"{float(ratio * shortest):.1f} tokens; use {budget}"
             f"min_tokens of at least {math.ceil(self.num_protected / ratio) - 1}"
         )
 

@@ -31,6 +31,7 @@ class RequestController(Protocol):
     store: KVStore
     demotes: bool
     privatizes_at_once: bool
+    promised_tokens: float
 
     def layers_by_tolerance(self) -> Sequence[int]: ...
     def compresses_chunks(self, req: Any) -> bool: ...
@@ -42,7 +43,7 @@ class RequestController(Protocol):
     def waiting(self) -> list[Any]: ...
     def most_view_units(self, num_tokens: int) -> int: ...
     def view_units(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> int: ...
-    def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> bool: ...
+    def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> None: ...
     def release(self, req: Any) -> None: ...
 
 
@@ -55,6 +56,7 @@ class ArkvRadixCache(RadixCache):
         self.nodes_demoted_total = 0
         self.tokens_evicted_total = 0
         self.views_under_pressure_total = 0
+        self.views_taken_over_total = 0
         self.clock: Callable[[], float] = time.monotonic
         super().__init__(params)
 
@@ -74,12 +76,14 @@ class ArkvRadixCache(RadixCache):
         if self.controller.has_view(req):
             return
         super().checkpoint(req, up_to=up_to)
-        if req.finished() or up_to < len(req.full_untruncated_fill_ids):
+        if up_to < len(req.full_untruncated_fill_ids):
             return
         slots = self._row(req, up_to)
         attention = self.controller.finish_prompt(req, slots)
         if attention is not None:
             self.heat_memory.warm(req, attention, self.clock())
+        if req.finished():
+            return
         if self.controller.privatizes_at_once and self.controller.waits(req):
             # Under overlap scheduling one token has been decoded by now, unlike in ``up_to``.
             self.privatize(req, req.kv.kv_committed_len)
@@ -95,23 +99,26 @@ class ArkvRadixCache(RadixCache):
     def privatize(self, req: Any, num_tokens: int) -> bool:
         """Build the request's view from its first ``num_tokens`` slots; False when units are short.
 
-        Copies while there is room, reclaiming it from others if need be; else takes over the units
-        of nodes that no other request uses, and the tree forgets them: leaves first, then the whole
-        path that only this request holds, at the cost of what hangs from it unlocked.
+        Copies while there is room, which nodes make that are colder than its own leaves; else takes
+        over the units of nodes that no other request uses, and the tree forgets them: leaves first,
+        then the whole path that only this request holds, at the cost of what hangs from it
+        unlocked. Room that was promised to others for their growth is never taken.
         """
         slots = self._row(req, num_tokens)
         own_from, node = req.kv.cache_protected_len, req.last_node
-        for taken in ([], self._sole_leaves(node), self._sole_path(node)):
+        leaves = self._sole_leaves(node)
+        colder_than = max(map(self.eviction_strategy.get_priority, leaves), default=None)
+        for taken, limit in (([], colder_than), (leaves, None), (self._sole_path(node), None)):
             start = own_from - sum(len(node.value) for node in taken)
             shared = torch.arange(num_tokens, device=slots.device) < start
-            if self._make_room(self.controller.view_units(req, slots, shared)):
+            if self._make_room(self.controller.view_units(req, slots, shared), limit):
                 break
         else:
             return False
-        if not self.controller.make_view(req, slots, shared):
-            return False
+        self.controller.make_view(req, slots, shared)
         self._let_go(req)
         self._forget(taken)
+        self.views_taken_over_total += bool(taken)
         self.req_to_token_pool.write((req.kv.req_pool_idx, slice(0, own_from)), 0)
         return True
 
@@ -128,30 +135,39 @@ class ArkvRadixCache(RadixCache):
 
     # -- reclaim --
 
-    def reclaim(self, num_units: int) -> int:
+    def reclaim(self, num_units: int, limit: Any = None) -> int:
         """Give back at least ``num_units`` units if unlocked nodes hold them; returns units freed.
 
         Demotes the coldest nodes first, each no further than needed; evicts leaves only once
-        nothing is left to demote.
+        nothing is left to demote. ``limit``: an eviction priority; only colder nodes are touched.
         """
         freed = 0
         if self.controller.demotes and num_units > 0:
             layers = self.controller.layers_by_tolerance()
-            for node in sorted(self._unlocked_nodes(), key=self.eviction_strategy.get_priority):
+            for node in sorted(self._colder(limit), key=self.eviction_strategy.get_priority):
                 freed += self._demote(node, layers, num_units - freed)
                 if freed >= num_units:
                     return freed
-        while freed < num_units and self.evictable_size_ > 0:
+        while freed < num_units and self._evictable(limit):
             before = self.store.free_units
             # Never more than is short: a token gives back at most its bf16 units.
-            short = num_units - freed
-            self.evict(EvictParams(num_tokens=-(-short // self.store.geometry.token_units)))
+            tokens = -(-(num_units - freed) // self.store.geometry.token_units)
+            if limit is not None:
+                # Only the coldest leaf, since the next may be as hot as the limit.
+                tokens = 1
+            self.evict(EvictParams(num_tokens=tokens))
             freed += self.store.free_units - before
         return freed
 
-    def reclaimable_units(self) -> int:
-        """Units that evicting every unlocked node would free."""
-        return sum(map(self._units, self._unlocked_nodes()))
+    def _evictable(self, limit: Any) -> bool:
+        if limit is None:
+            return self.evictable_size_ > 0
+        priorities = map(self.eviction_strategy.get_priority, self.evictable_leaves)
+        return min(priorities, default=limit) < limit
+
+    def reclaimable_units(self, limit: Any = None) -> int:
+        """Units that evicting every unlocked node would free; ``limit`` as for `reclaim`."""
+        return sum(map(self._units, self._colder(limit)))
 
     def privatize_waiting(self, num_units: int) -> None:
         """Compress requests that wait with it until ``num_units`` more units are free.
@@ -191,12 +207,15 @@ class ArkvRadixCache(RadixCache):
     def _units(self, node: TreeNode) -> int:
         return node_units(node, self.store.geometry.num_layers)
 
-    def _make_room(self, num_units: int) -> bool:
-        """False, and nothing evicted, where even an empty tree would not give enough."""
-        short = num_units - self.store.free_units
-        if short <= 0:
+    def _make_room(self, num_units: int, limit: Any) -> bool:
+        """False, and nothing evicted, where that would not give enough beside what is promised."""
+        if num_units <= 0:
             return True
-        return short <= self.reclaimable_units() and self.reclaim(short) >= short
+        promised = int(self.controller.promised_tokens * self.store.geometry.token_units)
+        short = num_units - self.store.free_units
+        if short + promised > self.reclaimable_units(limit):
+            return False
+        return short <= 0 or self.reclaim(short, limit) >= short
 
     def _demote(self, node: TreeNode, layers: Sequence[int], num_units: int) -> int:
         """Quantize the node in as many layers, the first of ``layers`` first, as free the units."""
@@ -221,8 +240,18 @@ class ArkvRadixCache(RadixCache):
             stack.extend(node.children.values())
             yield node
 
-    def _unlocked_nodes(self) -> Iterator[TreeNode]:
-        return (node for node in self._nodes() if node.lock_ref == 0)
+    def _colder(self, limit: Any) -> list[TreeNode]:
+        """Unlocked nodes that can be evicted without one of priority ``limit`` or more."""
+        unlocked = [node for node in self._nodes() if node.lock_ref == 0]
+        if limit is None:
+            return unlocked
+        kept: set[TreeNode] = set()
+        for node in unlocked:
+            if self.eviction_strategy.get_priority(node) >= limit:
+                while node is not self.root_node and node not in kept:
+                    kept.add(node)
+                    node = node.parent
+        return [node for node in unlocked if node not in kept]
 
     def _sole_path(self, node: TreeNode) -> list[TreeNode]:
         """Nodes up from ``node`` that only one request locks: what else hangs there is unlocked."""
@@ -245,6 +274,7 @@ class ArkvRadixCache(RadixCache):
         """Remove unlocked ``nodes``, children before parents, and what else hangs from them."""
         for node in nodes:
             self._forget(list(node.children.values()))
+            self.tokens_evicted_total += len(node.value)
             self.token_to_kv_pool_allocator.free_segment(node.value, start_pos=0)
             self._delete_leaf(node)
             self.kv_events.record_remove(node)

@@ -21,7 +21,21 @@ class ArkvPrefillBudget(PrefillBudget):
 
     def __init__(self, allocator: ArkvAllocator, tree_cache: Any, **kwargs: Any) -> None:
         super().__init__(allocator, tree_cache, **kwargs)
+        self.slot_offset: float = self.total_offset
+        self._candidate: Any = None
         self._parked = False
+        self._controller = allocator.controller
+        self._controller.promised_tokens = 0.0
+
+    def look_at(self, req: Any) -> None:
+        """``req`` is what the next calls are about, until this is called again."""
+        self._candidate = req
+
+    def note_running(self, new_tokens: float, growth_tokens: float) -> None:
+        """A running request may generate ``new_tokens``, one slot each, and grow by
+        ``growth_tokens`` (bf16-token equivalents); SGLang charges the latter."""
+        self.slot_offset += new_tokens
+        self._controller.promised_tokens += growth_tokens
 
     def _available_and_evictable(self) -> float:
         return self.allocator.room_tokens(self.tree_cache)
@@ -42,8 +56,9 @@ class ArkvPrefillBudget(PrefillBudget):
     ) -> tuple[bool, int | None]:
         if self._parked:
             return False, None
-        fits = self.allocator.fits(
-            self.remaining_total, input_tokens, max_new_tokens, extend_input_len
+        new_tokens = self._new_tokens(max_new_tokens)
+        fits = self._slots_for(extend_input_len + new_tokens) and self.allocator.fits(
+            self.remaining_total, input_tokens, new_tokens, extend_input_len
         )
         return (True, chunk_limit) if fits or self._fits_alone(extend_input_len) else (False, None)
 
@@ -53,7 +68,7 @@ class ArkvPrefillBudget(PrefillBudget):
         Its prefix in the tree is locked for the request itself and so counts as no room, but its
         view may take that over.
         """
-        alone = not (self.total_offset or self.allocator.controller.states)
+        alone = not (self.total_offset or self._controller.states)
         return alone and extend_input_len + self.page_size < self.remaining_total
 
     def can_allocate_prefill(self, **kwargs: Any) -> bool:
@@ -79,8 +94,24 @@ class ArkvPrefillBudget(PrefillBudget):
         chunk_limit: int | None = None,
         is_chunked_continuation: bool = False,
     ) -> None:
-        controller = self.allocator.controller
-        final = controller.final_tokens(extend_input_len, max_new_tokens) - extend_input_len
-        super().reserve(
-            extend_input_len, int(min(max_new_tokens, max(final, 0))), extra_tokens=extra_tokens
-        )
+        req = self._candidate
+        # Of a prompt that is cut into chunks SGLang passes none until the last.
+        new_tokens = self._new_tokens(max_new_tokens) if max_new_tokens else 0
+        input_tokens = len(req.full_untruncated_fill_ids) if req else extend_input_len
+        final = self._controller.final_tokens(input_tokens, new_tokens) - extend_input_len
+        growth = int(min(new_tokens, max(final, 0)))
+        self.note_running(extend_input_len + new_tokens, growth)
+        super().reserve(extend_input_len, growth, extra_tokens=extra_tokens)
+
+    def _new_tokens(self, clipped: int) -> int:
+        """SGLang clips what it reserves, since most texts end early, and throws out who it was
+        wrong about; that is right for those only that could come back."""
+        if self._candidate is None:
+            return clipped
+        sampling, so_far = self._candidate.sampling_params, len(self._candidate.output_ids)
+        remaining = max(sampling.max_new_tokens - so_far, 0)
+        return clipped if self._controller.comes_back(self._candidate, remaining) else remaining
+
+    def _slots_for(self, num_tokens: int) -> bool:
+        slots = self.allocator.available_size() + self.tree_cache.evictable_size()
+        return bool(num_tokens + self.page_size < slots - self.slot_offset)

@@ -34,6 +34,8 @@ class Controller:
     scale: float = 0.0
     # Tokens of one prefill pass; None: prompts are prefilled whole.
     chunk_tokens: int | None = None
+    # bf16-token equivalents by which running requests may grow, as last reckoned for admission.
+    promised_tokens: float = 0.0
     totals: Totals = field(default_factory=Totals)
 
     def __post_init__(self) -> None:
@@ -109,7 +111,7 @@ class Controller:
         prompt = score_rows(self.config, self.store, state.queries, rows, self.scale)
         state.queries.clear()
         state.record.observe_slots(self.store, slots)
-        compresses = self.compresses(len(slots), _remaining_tokens(req))
+        compresses = self.compresses(len(slots), _remaining_tokens(req)) and not req.finished()
         if bool(prompt.attention.isnan().any()):
             if compresses:
                 give_up(req)
@@ -154,7 +156,7 @@ class Controller:
             return
         assert state.view is not None and state.scores is not None
         self._learn_tolerance(state.scores.oq_ratio)
-        if not self._compressor.replan(state, len(req.full_untruncated_fill_ids)):
+        if not self._compressor.replan(state):
             # What cannot be quantized would not fit.
             self.store.release_view(state.view)
             state.view = self.store.add_view()
@@ -177,9 +179,9 @@ class Controller:
         plan = self._compressor.plan_of(self.states[req.kv.req_pool_idx], len(slots))
         return self.store.view_units_needed(slots, plan, shared)
 
-    def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> bool:
-        """Privatize; the room must be there (`view_units`). False: the request was given up."""
-        return self._compressor.make_view(self.states[req.kv.req_pool_idx], slots, shared)
+    def make_view(self, req: Any, slots: torch.Tensor, shared: torch.Tensor) -> None:
+        """Privatize; the room must be there (`view_units`)."""
+        self._compressor.make_view(self.states[req.kv.req_pool_idx], slots, shared)
 
     def tighten(self, req: Any) -> None:
         """Plan the request's view again if it has outgrown its budget by more than the slack."""

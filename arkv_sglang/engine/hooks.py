@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from sglang.srt.arg_groups import resolution_hooks
@@ -12,7 +13,8 @@ from sglang.srt.arg_groups.choices import (
     add_radix_eviction_policy_choices,
 )
 from sglang.srt.layers.attention.attention_registry import register_attention_backend
-from sglang.srt.managers.schedule_batch import release_req
+from sglang.srt.managers.io_struct import AbortReq
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, release_req
 from sglang.srt.mem_cache.registry import register_radix_cache_backend
 from sglang.srt.mem_cache.utils import _EVICTION_POLICY_FACTORIES
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -142,7 +144,14 @@ def running_growth(result: float, adder: Any, req: Any) -> float:
         # SGLang counts on early ends, and throws out who it was wrong about.
         result = remaining
     compressible = _controller.waits(req) and adder.tree_cache.compressible_units(req) > 0
-    return _controller.growth_tokens(req, result, compressible)
+    growth = _controller.growth_tokens(req, result, compressible)
+    adder.memory_budget.note_running(result, growth)
+    return growth
+
+
+def look_at_candidate(adder: Any, req: Any, *_: Any, **__: Any) -> None:
+    if _controller is not None:
+        adder.memory_budget.look_at(req)
 
 
 def reopen_admission(scheduler: Any, *args: Any, **kwargs: Any) -> None:
@@ -160,6 +169,24 @@ def keep_who_cannot_come_back(order: list[int], reqs: list[Any]) -> list[int]:
     return sorted(order, key=lambda index: _controller.comes_back(reqs[index]))
 
 
+def end_who_cannot_come_back(
+    original: Call, scheduler: Any, req: Any, is_retracted: bool = False
+) -> None:
+    """Thrown out with more text than the arena holds as a prompt, it would wait for ever, and all
+    behind it."""
+    if _controller is None or not req.output_ids or _controller.comes_back(req):
+        original(scheduler, req, is_retracted)
+        return
+    req.to_finish = FINISH_ABORT(
+        f"out of KV memory after {len(req.output_ids)} new tokens: the request was thrown out, and "
+        f"its text of {len(req.origin_input_ids) + len(req.output_ids)} tokens no longer fits as a "
+        "prompt; send fewer requests at once or ask for fewer tokens",
+        status_code=HTTPStatus.SERVICE_UNAVAILABLE,
+    )
+    notice = AbortReq(rid=req.rid, finished_reason=req.to_finish.to_json())
+    scheduler.send_abort_output(notice, req)
+
+
 def throw_out_parked_chunk(scheduler: Any, batch: Any) -> None:
     """A prompt that waits for room between two chunks goes before a running request.
 
@@ -169,7 +196,8 @@ def throw_out_parked_chunk(scheduler: Any, batch: Any) -> None:
     req = scheduler.chunked_req
     if _controller is None or req is None or scheduler._pending_chunked_abort_req is req:
         return
-    if batch.is_empty() or batch.check_decode_mem():
+    # Those that end in the step under way will have freed theirs before anyone is thrown out.
+    if batch.is_empty() or scheduler._reqs_finishing_inflight(batch) or batch.check_decode_mem():
         return
     release_req(
         req=req,
@@ -192,11 +220,17 @@ def refuse_request(_: Any, scheduler: Any, req: Any) -> None:
             f"--kv-policy {_controller.config.policy} does not support "
             "positional_embed_overrides: such a prompt skips the prefix tree, where views are made"
         )
-    elif getattr(req, "beam_group", None) is not None:
-        req.set_finish_with_abort(
-            f"--kv-policy {_controller.config.policy} does not support beam search: beams share "
-            "KV rows by slot"
-        )
+
+
+def refuse_beams(original: Call, coordinator: Any, req: Any, recv_req: Any) -> str | None:
+    """Before a group of beams is set up, whose slots an aborted leader would leave behind."""
+    if _controller is None:
+        refusal: str | None = original(coordinator, req, recv_req)
+        return refusal
+    return (
+        f"--kv-policy {_controller.config.policy} does not support beam search: beams share KV "
+        "rows by slot; drop beam_width"
+    )
 
 
 # -- the table --
@@ -242,6 +276,15 @@ HOOKS = (
         HookType.AFTER,
         "SGLang reserves uncompressed growth for each running request",
     ),
+    *(
+        Hook(
+            f"{_SRT}.managers.schedule_policy.PrefillAdder.{method}",
+            look_at_candidate,
+            HookType.BEFORE,
+            "the budget is told how long prompt and answer are at most, not whose",
+        )
+        for method in ("_check_prefill_budget", "add_chunked_req")
+    ),
     Hook(
         f"{_SCHEDULER}._get_new_batch_prefill_raw",
         reopen_admission,
@@ -255,6 +298,12 @@ HOOKS = (
         "text that outgrew the arena in bf16 cannot be a prompt again",
     ),
     Hook(
+        f"{_SCHEDULER}._add_request_to_queue",
+        end_who_cannot_come_back,
+        HookType.AROUND,
+        "nothing ends a queued request that can never be admitted",
+    ),
+    Hook(
         f"{_SCHEDULER}.update_running_batch",
         throw_out_parked_chunk,
         HookType.BEFORE,
@@ -265,6 +314,12 @@ HOOKS = (
         refuse_request,
         HookType.AFTER,
         "refuse what skips checkpoints, request by request",
+    ),
+    Hook(
+        f"{_SRT}.beam_search.coordinator.BeamCoordinator.validate_and_init",
+        refuse_beams,
+        HookType.AROUND,
+        "beams share rows by slot",
     ),
     Hook(
         f"{_PARTS}.pool_stats_observer.SchedulerPoolStatsObserver.get_pool_stats",

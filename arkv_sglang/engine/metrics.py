@@ -46,7 +46,7 @@ def figures(allocator: ArkvAllocator, tree_cache: Any) -> dict[str, int]:
         "arkv_nodes_demoted_total": tree_cache.nodes_demoted_total,
         "arkv_tokens_evicted_total": tree_cache.tokens_evicted_total,
         "arkv_views_created_total": controller.totals.privatized,
-        "arkv_views_taken_over_total": controller.totals.taken_over,
+        "arkv_views_taken_over_total": tree_cache.views_taken_over_total,
         "arkv_views_created_under_pressure_total": tree_cache.views_under_pressure_total,
         "arkv_views_replanned_total": controller.totals.replanned,
         "arkv_views_tightened_under_pressure_total": controller.totals.tightened_under_pressure,

@@ -34,6 +34,14 @@ class RequestState:
         return self.scores is not None and self.view is None
 
     @property
+    def text_tokens(self) -> int:
+        """Tokens whose budget the view has: all of a prompt also while it is taken in by chunks."""
+        committed: int = self.req.kv.kv_committed_len
+        if self.num_compressed:
+            return max(committed, len(self.req.full_untruncated_fill_ids))
+        return committed
+
+    @property
     def statistics_bytes(self) -> int:
         """Bytes of window queries until the prompt ends, and of scores from then on."""
         return self.queries.num_bytes + (self.scores.num_bytes if self.scores else 0)
@@ -44,7 +52,6 @@ class Totals:
     """Counts since start."""
 
     privatized: int = 0
-    taken_over: int = 0
     replanned: int = 0
     tightened_under_pressure: int = 0
     retracted: int = 0

@@ -112,6 +112,8 @@ REFUSALS = (
 ENVIRONMENT = {
     "SGLANG_ENABLE_POST_CAPTURE_KV_SIZING": "it sizes the KV pool again behind ours",
     "SGLANG_USE_HND_KVCACHE": "rows have a layout of their own",
+    "SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP": "views would be made between a prompt's "
+    "allocation and its forward, which needs the room",
     "SGLANG_RUST_SERVER": "its output path drops the per-request KV figures",
 }
 

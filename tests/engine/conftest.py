@@ -14,7 +14,8 @@ from arkv_sglang.demo.model import ensure_model
 
 # Files that share an engine stand together: each start costs half a minute.
 ORDER = (
-    "test_chunks",  # starts none, nor do the next three
+    "test_chunks",  # starts none, nor do the next four
+    "test_reclaim",
     "test_replay",
     "test_refusals",
     "test_admission",
@@ -29,6 +30,7 @@ ORDER = (
     "test_larger_than_the_arena",
     "test_models",
     "test_server",
+    "test_thrown_out",
     "test_load",
     "test_overlap",
 )

@@ -12,6 +12,7 @@ from arkv_sglang.engine.budget import ArkvPrefillBudget
 from arkv_sglang.engine.pool import PoolSize
 
 GEOMETRY = Geometry(30, 3, 64)
+CONTEXT = 8192
 EMPTY_TREE = SimpleNamespace(
     evictable_size=lambda: 0,
     reclaimable_units=lambda: 0,
@@ -56,7 +57,9 @@ def test_nothing_is_taken_in_that_would_wait_for_ever(
     cached: float,
     chunk: int | None,
 ) -> None:
-    size = PoolSize.from_tokens(tokens, 8192, GEOMETRY)
+    # SGLang lets nothing in that is longer than the context.
+    new = min(new, CONTEXT - prompt)
+    size = PoolSize.from_tokens(tokens, CONTEXT, GEOMETRY)
     allocator = IdleAllocator(GEOMETRY, size, policy, {"budget": budget, "min_tokens": min_tokens})
     allocator.controller.chunk_tokens = chunk
     clipped = allocator.taken_in(prompt, new)
@@ -68,7 +71,8 @@ def test_nothing_is_taken_in_that_would_wait_for_ever(
         assert clipped == new or not admitted(allocator, prompt, clipped + 1, alone=False)
         oversized = allocator.controller.oversized(prompt)
         # Larger than the arena, but not what it is compressed to and a chunk beside it.
-        assert oversized == (chunk is not None and prompt + 1 >= allocator.capacity_tokens)
+        in_bf16 = (prompt + 1) * allocator.token_units
+        assert oversized == (chunk is not None and in_bf16 >= allocator.store.num_units)
         prefix = 0 if oversized else int(cached * (prompt - 1))
         allocator.lock_prefix(prefix)
         assert admitted(allocator, prompt, clipped, prefix)
@@ -76,7 +80,7 @@ def test_nothing_is_taken_in_that_would_wait_for_ever(
 
 @pytest.mark.parametrize(("prompt", "new", "wanted"), [(520, 100, 100), (2728, 100, None)])
 def test_in_figures(prompt: int, new: int, wanted: int | None) -> None:
-    size = PoolSize.from_tokens(3000, 8192, GEOMETRY)
+    size = PoolSize.from_tokens(3000, CONTEXT, GEOMETRY)
     allocator = IdleAllocator(GEOMETRY, size, "arkv", {"budget": 0.25})
     assert allocator.capacity_tokens == 2728
     assert allocator.taken_in(prompt, new) == wanted

@@ -132,11 +132,14 @@ def test_no_more_than_budget_and_chunk(policy: str) -> None:
     assert prefill.store.free_units == prefill.store.num_units
 
 
-def test_until_the_budget_is_full_nothing_is_evicted() -> None:
+@pytest.mark.parametrize("short", [False, True], ids=["alone", "others-are-short"])
+def test_until_the_budget_is_full_nothing_is_evicted(short: bool) -> None:
     prefill = Prefill("arkv", {"budget": 0.5, "min_tokens": 180}, NUM_TOKENS // 2 + CHUNK + 2)
     for index in range(2):
         prefill.chunk(index)
         prefill.compress()
+        if short:
+            prefill.controller.tighten_views(10)
     assert prefill.view.rows_evicted == 0
 
 

@@ -146,6 +146,12 @@ def test_nan_ends_its_request_alone(arkv, prompt, tmp_path, step, action):
     assert len(good["output_ids"]) == 12
 
 
+def test_beams_are_refused(arkv, prompt, generate):
+    with pytest.raises(ValueError, match="does not support beam search"):
+        generate(arkv, prompt(3, 700), 8, sampling_params={"beam_width": 3})
+    assert len(generate(arkv, prompt(3, 700), 8)["output_ids"]) == 8
+
+
 def test_streams_carry_figures(arkv, prompt):
     params = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}
     chunks = list(arkv.generate(input_ids=prompt(3, 700), sampling_params=params, stream=True))

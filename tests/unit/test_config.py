@@ -66,6 +66,7 @@ def test_integers_and_ratios_are_told_apart():
         ({"window": 5000}, ["window", "5000", "1024"]),
         ({"when": "later"}, ["when", "later", "prefill", "pressure", "always"]),
         ({"budget": 0.05}, ["budget", "36 tokens", "513 tokens", "0.05", "0.0702", "719"]),
+        ({"budget": 0.5, "min_tokens": 10}, ["11 tokens", "use min_tokens of at least 71"]),
         ({"budget": 0.25, "min_tokens": 100}, ["shortest prompt", "101 tokens", "0.25", "143"]),
         ({"pooling": {"kind": "median"}}, ["pooling.kind", "median", "avg"]),
         ({"pooling": {"kind": "avg", "width": 4}}, ["pooling.width", "odd", "4"]),
