@@ -5,7 +5,8 @@ match, lock, reclaim, allocate, publish, score, unlock. There is no model: a row
 numbers, and attention is drawn from `docs/results/attention_profile.json`, which `record_attention`
 took from real prompts, and stretched over the request's parts. Each prompt is prefilled in one
 chunk. One request comes per second and holds its prompt until the next comes, as one does that is
-compressed at its prompt's end; with ``--running 8``, until the eighth after it.
+compressed at its prompt's end; with ``--running 8``, until the eighth after it. Views are not made:
+bytes that they would hold are not part of the arena here.
 
 Every policy has the same arena: 2, 5 and 10 % of the trace's unique tokens in bf16.
 """
