@@ -33,13 +33,14 @@ class Case:
     capacity: int
     chunk: int
     at_once: int
+    overlap: bool = False
 
 
 CASES = {
-    "arkv": Case("arkv", {"budget": 0.25}, 3000, 512, 48),
+    "arkv": Case("arkv", {"budget": 0.25}, 3000, 512, 48, overlap=True),
     # The least that an engine starts on: one chunk, sinks, window and one token.
     "smallest": Case("arkv", {"budget": 0.5, "min_tokens": 72}, 128 + 4 + 32 + 1, 128, 24),
-    "pressure": Case("arkv", {"budget": 0.25, "when": "pressure"}, 3000, 512, 48),
+    "pressure": Case("arkv", {"budget": 0.25, "when": "pressure"}, 3000, 512, 48, overlap=True),
     "cap": Case("arkv-paper", {"budget": 160, "min_tokens": 64}, 1600, 256, 32),
 }
 
@@ -251,6 +252,7 @@ def test_all_are_served_and_nothing_is_left(
         skip_tokenizer_init=True,
         max_total_tokens=tokens,
         chunked_prefill_size=case.chunk,
+        disable_overlap_schedule=not case.overlap,
     )
     path = tmp_path / "watch.txt"
     load = Load(engine, case, size, {"path": str(path), "every": 20})
