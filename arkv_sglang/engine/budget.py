@@ -98,8 +98,10 @@ class ArkvPrefillBudget(PrefillBudget):
         # Of a prompt that is cut into chunks SGLang passes none until the last.
         new_tokens = self._new_tokens(max_new_tokens) if max_new_tokens else 0
         input_tokens = len(req.full_untruncated_fill_ids) if req else extend_input_len
-        final = self._controller.final_tokens(input_tokens, new_tokens) - extend_input_len
-        growth = int(min(new_tokens, max(final, 0)))
+        # What the view can take over: of a prompt in chunks, those before, too.
+        own = input_tokens if is_chunked_continuation else extend_input_len
+        final = self._controller.final_tokens(input_tokens, new_tokens)
+        growth = int(min(new_tokens, max(final - own, 0)))
         self.note_running(extend_input_len + new_tokens, growth)
         super().reserve(extend_input_len, growth, extra_tokens=extra_tokens)
 

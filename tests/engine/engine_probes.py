@@ -192,7 +192,7 @@ class DamageOneRowThenForce(TeacherForcing):
 
 def demote_half(tree, req):
     """Quantize half of what unlocked nodes can give by that, the tolerant layers first."""
-    nodes = list(tree._unlocked_nodes())
+    nodes = list(tree._colder(None))
     layers = tree.controller.layers_by_tolerance()
     for node in nodes:
         tree._demote(node, layers, len(node.value) * len(layers) // 2)
