@@ -22,7 +22,7 @@ def one_by_one(engine, ids, generate):
 
 def test_no_free_unit(arkv, one_engine, prompt, generate):
     """A tiny arena: views are taken over from the prompts' own units, and the text is the same."""
-    ids = [prompt(i, 1300) for i in range(4)]
+    ids = [prompt(i, 1300) for i in range(2)]
     before = figures(arkv)["arkv_views_taken_over_total"]
     wanted = [one_by_one(arkv, each, generate) for each in ids]
     assert figures(arkv)["arkv_views_taken_over_total"] == before
