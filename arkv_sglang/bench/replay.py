@@ -27,21 +27,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from sglang.srt.managers.schedule_batch import ReqKvInfo
-from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
-from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from arkv_sglang.bench.profile import load_profiles, stretched
 from arkv_sglang.bench.trace import LONG_SCANS, SHORT_SCANS, Request, Trace, build_trace
 from arkv_sglang.cache import heat
-from arkv_sglang.cache.heat import HeatStrategy
-from arkv_sglang.cache.radix import ArkvRadixCache
 from arkv_sglang.config import ArkvConfig
 from arkv_sglang.core import Geometry
-from arkv_sglang.engine.allocator import ArkvAllocator
 from arkv_sglang.engine.controller import Controller
-from arkv_sglang.engine.pool import ArkvKVPool
+from arkv_sglang.engine.standalone import StandaloneParts, standalone_pool
 
 GEOMETRY = Geometry(num_layers=2, num_kv_heads=1, head_dim=8)
 SIZES = (0.02, 0.05, 0.10)
@@ -82,40 +75,22 @@ class ReplayController(Controller):
         return attention[: len(slots)]
 
 
-class Replay:
+class Replay(StandaloneParts):
     """One policy on one arena of ``num_tokens`` bf16 tokens, ``num_running`` requests at once."""
 
     def __init__(
         self, policy: str, num_tokens: int, context_len: int, num_running: int = 1
     ) -> None:
-        num_slots = 3 * num_tokens
-        pool = ArkvKVPool(
-            num_slots,
-            num_units=num_tokens * GEOMETRY.token_units,
-            config=ArkvConfig(),
-            page_size=1,
-            dtype=torch.bfloat16,
-            head_num=GEOMETRY.num_kv_heads,
-            head_dim=GEOMETRY.head_dim,
-            layer_num=GEOMETRY.num_layers,
-            device="cpu",
-            enable_memory_saver=False,
+        config = ArkvConfig()
+        pool = standalone_pool(config, GEOMETRY, num_slots=3 * num_tokens, capacity=num_tokens)
+        pool.controller = ReplayController(config, pool.store)
+        pool.controller.demotes = policy == TIERING
+        super().__init__(
+            pool,
+            num_requests=num_running,
+            context_len=context_len,
+            eviction_policy=policy if policy in BASELINES else None,
         )
-        self.store = pool.store
-        self.controller = pool.controller = ReplayController(ArkvConfig(), pool.store)
-        self.controller.demotes = policy == TIERING
-        self.allocator = ArkvAllocator(num_slots, torch.bfloat16, "cpu", pool, need_sort=False)
-        self.rows = ReqToTokenPool(num_running, context_len, "cpu", enable_memory_saver=False)
-        params = CacheInitParams(
-            disable=False,
-            req_to_token_pool=self.rows,
-            token_to_kv_pool_allocator=self.allocator,
-            page_size=1,
-            eviction_policy=policy if policy in BASELINES else "lru",
-        )
-        self.tree = ArkvRadixCache(params, self.controller)
-        if policy not in BASELINES:
-            self.tree.eviction_strategy = HeatStrategy()
         self.tree.clock = lambda: self.now
         self.now = 0.0
         self.num_running = num_running
@@ -125,42 +100,20 @@ class Replay:
         """Run one request; returns how many of its tokens were found in the tree."""
         self.now += SECONDS_PER_REQUEST
         if len(self.running) == self.num_running:
-            self._finish(self.running.popleft())
+            self.release(self.running.popleft())
         req = ReplayRequest(request.token_ids, attention)
-        matched = self._match(req)
-        num_tokens = matched + self._allocate(req, len(request.token_ids) - matched)
+        # SGLang computes at least the last token of a prompt.
+        matched = self.match(req, recomputed=1)
+        num_tokens = matched + self._bind_what_fits(req, len(request.token_ids) - matched)
         req.full_untruncated_fill_ids = request.token_ids[:num_tokens]
         self.tree.checkpoint(req, up_to=num_tokens)
         self.running.append(req)
         return matched
 
-    def _finish(self, req: ReplayRequest) -> None:
-        self.tree.unlock(req.lock)
-        self.tree.on_release(req, checkpointed=True)
-        self.rows.free(req)
-
-    def _match(self, req: ReplayRequest) -> int:
-        # SGLang computes at least the last token of a prompt.
-        key = RadixKey(req.full_untruncated_fill_ids[:-1])
-        found = self.tree.match_prefix(MatchPrefixParams(key=key))
-        req.last_node, matched = found.last_device_node, found.device_prefix_len
-        req.lock = self.tree.lock(req.last_node)
-        self.rows.alloc([req])
-        self.rows.write(
-            (req.kv.req_pool_idx, slice(0, matched)), self.tree.path_device_indices(req.last_node)
-        )
-        req.kv.cache_protected_len = matched
-        return matched
-
-    def _allocate(self, req: ReplayRequest, num_new: int) -> int:
-        """Slots with rows for the next ``num_new`` tokens, or as many as can be had."""
+    def _bind_what_fits(self, req: ReplayRequest, num_new: int) -> int:
         self.allocator.evict_to_free_tokens(self.tree, num_new)
         fits = min(num_new, self.store.free_units // self.allocator.token_units)
-        slots = self.allocator.alloc(fits)
-        assert slots is not None, "slots must never run out before units"
-        self.store.bind_slots(slots)
-        start = req.kv.cache_protected_len
-        self.rows.write((req.kv.req_pool_idx, slice(start, start + fits)), slots)
+        self.bind(req, fits)
         return fits
 
 

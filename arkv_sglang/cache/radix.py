@@ -76,7 +76,9 @@ class ArkvRadixCache(RadixCache):
         if self.controller.has_view(req):
             return
         super().checkpoint(req, up_to=up_to)
-        if up_to < len(req.full_untruncated_fill_ids):
+        # An answer of one token ends with its prompt.
+        prompt = req.origin_input_ids if req.finished() else req.full_untruncated_fill_ids
+        if up_to < len(prompt):
             return
         slots = self._row(req, up_to)
         attention = self.controller.finish_prompt(req, slots)
@@ -108,7 +110,11 @@ class ArkvRadixCache(RadixCache):
         own_from, node = req.kv.cache_protected_len, req.last_node
         leaves = self._sole_leaves(node)
         colder_than = max(map(self.eviction_strategy.get_priority, leaves), default=None)
-        for taken, limit in (([], colder_than), (leaves, None), (self._sole_path(node), None)):
+        options: list[tuple[list[TreeNode], Any]] = [([], colder_than)]
+        for below in (leaves, self._sole_path(node)):
+            if len(below) > len(options[-1][0]):
+                options.append((below, None))
+        for taken, limit in options:
             start = own_from - sum(len(node.value) for node in taken)
             shared = torch.arange(num_tokens, device=slots.device) < start
             if self._make_room(self.controller.view_units(req, slots, shared), limit):

@@ -31,10 +31,10 @@ class ArkvPrefillBudget(PrefillBudget):
         """``req`` is what the next calls are about, until this is called again."""
         self._candidate = req
 
-    def note_running(self, new_tokens: float, growth_tokens: float) -> None:
-        """A running request may generate ``new_tokens``, one slot each, and grow by
-        ``growth_tokens`` (bf16-token equivalents); SGLang charges the latter."""
-        self.slot_offset += new_tokens
+    def promise(self, slots: float, growth_tokens: float) -> None:
+        """A request may take so many ``slots`` and grow by ``growth_tokens`` (bf16-token
+        equivalents), which are charged to ``total_offset`` beside this."""
+        self.slot_offset += slots
         self._controller.promised_tokens += growth_tokens
 
     def _available_and_evictable(self) -> float:
@@ -97,22 +97,18 @@ class ArkvPrefillBudget(PrefillBudget):
         req = self._candidate
         # Of a prompt that is cut into chunks SGLang passes none until the last.
         new_tokens = self._new_tokens(max_new_tokens) if max_new_tokens else 0
-        input_tokens = len(req.full_untruncated_fill_ids) if req else extend_input_len
+        input_tokens = extend_input_len if req is None else len(req.full_untruncated_fill_ids)
         # What the view can take over: of a prompt in chunks, those before, too.
         own = input_tokens if is_chunked_continuation else extend_input_len
         final = self._controller.final_tokens(input_tokens, new_tokens)
         growth = int(min(new_tokens, max(final - own, 0)))
-        self.note_running(extend_input_len + new_tokens, growth)
+        self.promise(extend_input_len + new_tokens, growth)
         super().reserve(extend_input_len, growth, extra_tokens=extra_tokens)
 
     def _new_tokens(self, clipped: int) -> int:
-        """SGLang clips what it reserves, since most texts end early, and throws out who it was
-        wrong about; that is right for those only that could come back."""
         if self._candidate is None:
             return clipped
-        sampling, so_far = self._candidate.sampling_params, len(self._candidate.output_ids)
-        remaining = max(sampling.max_new_tokens - so_far, 0)
-        return clipped if self._controller.comes_back(self._candidate, remaining) else remaining
+        return int(self._controller.tokens_to_reserve(self._candidate, clipped))
 
     def _slots_for(self, num_tokens: int) -> bool:
         slots = self.allocator.available_size() + self.tree_cache.evictable_size()

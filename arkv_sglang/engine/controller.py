@@ -205,8 +205,8 @@ class Controller:
         for bytes_over, index in sorted(excess, reverse=True):
             if self.store.free_units >= enough or bytes_over <= 0:
                 return
-            self._compressor.replan(self.states[index])
-            self.totals.tightened_under_pressure += 1
+            tightened = self._compressor.replan(self.states[index])
+            self.totals.tightened_under_pressure += tightened
 
     def growth_tokens(self, req: Any, max_new_tokens: float, compressible: bool) -> float:
         """bf16-token equivalents that a running request may still take.
@@ -232,6 +232,15 @@ class Controller:
         num_tokens = len(req.origin_input_ids) + len(req.output_ids) + more_tokens
         needed = self.prefill_tokens(num_tokens, num_tokens) + 1
         return needed * self.geometry.token_units < self.store.num_units
+
+    def tokens_to_reserve(self, req: Any, clipped: float) -> float:
+        """New tokens that admission must count on.
+
+        SGLang passes less than are left, ``clipped``, since most texts end early, and throws out
+        who it was wrong about; that is right for those only that could come back.
+        """
+        remaining = max(req.sampling_params.max_new_tokens - len(req.output_ids), 0)
+        return clipped if self.comes_back(req, remaining) else remaining
 
     def take_room_freed(self) -> bool:
         """Whether views were made or tightened since this was last asked."""

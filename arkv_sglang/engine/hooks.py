@@ -139,13 +139,10 @@ def keep_window(result: int, req: Any, input_len: int) -> int:
 def running_growth(result: float, adder: Any, req: Any) -> float:
     if _controller is None:
         return result
-    remaining = req.sampling_params.max_new_tokens - len(req.output_ids)
-    if not _controller.comes_back(req, remaining):
-        # SGLang counts on early ends, and throws out who it was wrong about.
-        result = remaining
+    result = _controller.tokens_to_reserve(req, result)
     compressible = _controller.waits(req) and adder.tree_cache.compressible_units(req) > 0
     growth = _controller.growth_tokens(req, result, compressible)
-    adder.memory_budget.note_running(result, growth)
+    adder.memory_budget.promise(result, growth)
     return growth
 
 
@@ -185,6 +182,7 @@ def end_who_cannot_come_back(
     )
     notice = AbortReq(rid=req.rid, finished_reason=req.to_finish.to_json())
     scheduler.send_abort_output(notice, req)
+    scheduler._release_aborted_request(req)
 
 
 def throw_out_parked_chunk(scheduler: Any, batch: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from engines import OneEngine
 from transformers import AutoTokenizer
 
@@ -41,6 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours = [item for item in items if item.path.parent == Path(__file__).parent]
     in_order = iter(sorted(ours, key=lambda item: ORDER.index(item.path.stem)))
     items[:] = [next(in_order) if item in ours else item for item in items]
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For small tensors, where more threads spend their time waiting for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

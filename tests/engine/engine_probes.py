@@ -10,6 +10,7 @@ import torch
 from operation_log import Recorder
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
+from arkv_sglang.cache.heat import heat_of
 from arkv_sglang.cache.radix import ArkvRadixCache
 from arkv_sglang.cache.tiers import quantized_layers
 from arkv_sglang.core import STORED_TIERS, Tier, row_tier, row_unit
@@ -188,6 +189,10 @@ class DamageOneRowThenForce(TeacherForcing):
                 units = row_unit(_view_rows(tree, params["__req__"])[:, 0])
                 tree.store.arena.v_original[units // 2] *= -1
         return super().__call__(logits, custom_param_list)
+
+
+def hottest(tree, req):
+    return max(heat_of(node).mass for node in tree._nodes())
 
 
 def demote_half(tree, req):

@@ -7,16 +7,11 @@ from typing import Any
 import torch
 from sglang.srt.managers.schedule_batch import ReqKvInfo
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
-from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from arkv_sglang.cache.heat import HeatStrategy
-from arkv_sglang.cache.radix import ArkvRadixCache
 from arkv_sglang.config import load_config
 from arkv_sglang.core import Geometry
-from arkv_sglang.engine.allocator import ArkvAllocator
-from arkv_sglang.engine.pool import ArkvKVPool
+from arkv_sglang.engine.standalone import StandaloneParts, standalone_pool
 
 GEOMETRY = Geometry(num_layers=2, num_kv_heads=1, head_dim=16)
 NUM_SLOTS, CONTEXT = 8000, 4000
@@ -43,34 +38,15 @@ class Request:
         return self.kv.req_pool_idx
 
 
-class RealParts:
+class RealParts(StandaloneParts):
     """An arena of ``capacity`` bf16 tokens and the engine's own steps on it."""
 
     def __init__(self, policy: str, config: dict[str, Any], capacity: int) -> None:
-        pool = ArkvKVPool(
-            NUM_SLOTS,
-            num_units=capacity * GEOMETRY.token_units,
-            config=load_config(policy, config),
-            page_size=1,
-            dtype=torch.bfloat16,
-            head_num=GEOMETRY.num_kv_heads,
-            head_dim=GEOMETRY.head_dim,
-            layer_num=GEOMETRY.num_layers,
-            device="cpu",
-            enable_memory_saver=False,
+        pool = standalone_pool(
+            load_config(policy, config), GEOMETRY, num_slots=NUM_SLOTS, capacity=capacity
         )
-        self.store, self.controller = pool.store, pool.controller
-        self.controller.scale = 0.25
-        self.allocator = ArkvAllocator(NUM_SLOTS, torch.bfloat16, "cpu", pool, need_sort=False)
-        self.rows = ReqToTokenPool(32, CONTEXT, "cpu", enable_memory_saver=False)
-        params = CacheInitParams(
-            disable=False,
-            req_to_token_pool=self.rows,
-            token_to_kv_pool_allocator=self.allocator,
-            page_size=1,
-        )
-        self.tree = ArkvRadixCache(params, self.controller)
-        self.tree.eviction_strategy = HeatStrategy()
+        pool.controller.scale = 0.25
+        super().__init__(pool, num_requests=32, context_len=CONTEXT)
         self.random = torch.Generator().manual_seed(0)
 
     @property
@@ -85,30 +61,16 @@ class RealParts:
     def prefill(self, *reqs: Request, nan: bool = False) -> None:
         """All in one pass, as SGLang does: match and lock, allocate, forward, checkpoint."""
         for req in reqs:
-            self._match(req)
+            self.match(req, recomputed=self.controller.config.window)
         for req in reqs:
             self._extend(req, nan)
         for req in reqs:
             self.tree.checkpoint(req, up_to=req.kv.kv_committed_len)
 
-    def _match(self, req: Request) -> None:
-        ids = req.full_untruncated_fill_ids
-        key = RadixKey(ids[: len(ids) - self.controller.config.window])
-        found = self.tree.match_prefix(MatchPrefixParams(key=key))
-        req.last_node = found.last_device_node
-        req.lock = self.tree.lock(req.last_node)
-        self.rows.alloc([req])
-        matched = found.device_prefix_len
-        path = self.tree.path_device_indices(req.last_node)
-        self.rows.write((req.row, slice(0, matched)), path)
-        req.kv.cache_protected_len = matched
-
     def _extend(self, req: Request, nan: bool) -> None:
         start, end = req.kv.cache_protected_len, len(req.full_untruncated_fill_ids)
         self.allocator.evict_to_free_tokens(self.tree, end - start)
-        slots = self.allocator.alloc(end - start)
-        self.store.bind_slots(slots)
-        self.rows.write((req.row, slice(start, end)), slots)
+        slots = self.bind(req, end - start)
         state = self.controller.state(req.row)
         for layer in range(GEOMETRY.num_layers):
             k, v = (self._numbers(end - start, 1) for _ in "kv")
@@ -142,17 +104,17 @@ class RealParts:
         return True
 
     def finish(self, req: Request) -> None:
-        """As SGLang does for a request of one token: its prompt goes into the tree."""
+        """Its last token was sampled but has no row; what is not a view's goes into the tree."""
         req.ended = True
-        self.tree.checkpoint(req, up_to=req.kv.kv_committed_len)
-        if req.lock is not None:
-            self.tree.unlock(req.lock)
-        self.tree.on_release(req, checkpointed=True)
-        self.rows.free(req)
+        req.output_ids.append(0)
+        req.full_untruncated_fill_ids = req.full_untruncated_fill_ids + array("q", [0])
+        if not self.controller.has_view(req):
+            self.tree.checkpoint(req, up_to=req.kv.kv_committed_len)
+        self.release(req)
 
     def ask(self, ids: Any) -> None:
         """One request of one token."""
         req = Request(ids, new=1)
-        self._match(req)
+        self.match(req, recomputed=self.controller.config.window)
         self._extend(req, nan=False)
         self.finish(req)

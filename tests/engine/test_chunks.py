@@ -8,8 +8,8 @@ import torch
 from arkv_sglang.config import load_config
 from arkv_sglang.core import Geometry
 from arkv_sglang.engine.backend import ArkvAttentionBackend
-from arkv_sglang.engine.pool import ArkvKVPool
 from arkv_sglang.engine.prompt import WindowQueries
+from arkv_sglang.engine.standalone import standalone_pool
 
 GEOMETRY = Geometry(num_layers=2, num_kv_heads=2, head_dim=16)
 NUM_HEADS, CHUNK, NUM_CHUNKS = 4, 64, 4
@@ -20,17 +20,8 @@ class Prefill:
     """One request's chunks through the real backend, with random queries, keys and values."""
 
     def __init__(self, policy: str, config: dict, capacity: int, seed: int = 0) -> None:
-        self.pool = ArkvKVPool(
-            2 * NUM_TOKENS,
-            num_units=capacity * GEOMETRY.token_units,
-            config=load_config(policy, config),
-            page_size=1,
-            dtype=torch.bfloat16,
-            head_num=GEOMETRY.num_kv_heads,
-            head_dim=GEOMETRY.head_dim,
-            layer_num=GEOMETRY.num_layers,
-            device="cpu",
-            enable_memory_saver=False,
+        self.pool = standalone_pool(
+            load_config(policy, config), GEOMETRY, num_slots=2 * NUM_TOKENS, capacity=capacity
         )
         self.controller, self.store = self.pool.controller, self.pool.store
         self.controller.chunk_tokens = CHUNK

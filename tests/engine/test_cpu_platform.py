@@ -1,6 +1,8 @@
 """SGLang runs a real model on a plain CPU, and machines with an accelerator do not notice us."""
 
+import os
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,13 @@ from transformers import AutoTokenizer
 
 from arkv_sglang.demo.model import ensure_model
 from arkv_sglang.engine import cpu_platform
-from arkv_sglang.engine.cpu_platform import PLATFORM_GROUP, PLATFORM_NAME, activate
+from arkv_sglang.engine.cpu_platform import (
+    PLATFORM_GROUP,
+    PLATFORM_NAME,
+    SPIN_COUNT,
+    ArkvCpuPlatform,
+    activate,
+)
 from arkv_sglang.engine.launch import flush
 
 OURS = "arkv_sglang.engine.cpu_platform.ArkvCpuPlatform"
@@ -48,6 +56,20 @@ class TestActivate:
         monkeypatch.setenv("SGLANG_PLATFORM", PLATFORM_NAME)
         monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
         assert activate() == OURS
+
+
+@pytest.mark.parametrize("asked", [None, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
+def test_threads_give_up_spinning_early_unless_told(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None
+) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    if asked:
+        monkeypatch.setenv(asked, "7")
+    ArkvCpuPlatform().apply_server_args_defaults(SimpleNamespace(attention_backend="torch_native"))
+    wanted = {None: SPIN_COUNT, "OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": "7"}[asked]
+    assert os.environ.get("GOMP_SPINCOUNT") == wanted
 
 
 @pytest.fixture

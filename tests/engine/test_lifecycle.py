@@ -94,6 +94,22 @@ def test_one_token_needs_no_view(arkv, prompt, generate):
     assert figures["times_planned"] == 0
 
 
+def test_one_token_warms_its_prompt(arkv, prompt, generate, tmp_path):
+    # Nothing else may have warmed what they share.
+    flush(arkv)
+    for _ in range(2):
+        generate(arkv, prompt(1, 700), 1)
+    path = tmp_path / "probe.json"
+    generate(
+        arkv,
+        prompt(2, 100),
+        1,
+        sampling_params={"custom_params": {"actions": {"0": "hottest"}, "path": str(path)}},
+        custom_logit_processor=Probe.to_str(),
+    )
+    assert json.loads(path.read_text())["hottest"] > 0
+
+
 def test_many_at_once(arkv, prompt):
     """More than the arena holds uncompressed: privatized, demoted, evicted, and all served."""
     prompts = [prompt(i, 1000 + 90 * i) for i in range(14)]

@@ -1,7 +1,6 @@
 """The tree's eviction policies on a shortened trace. No engine is started."""
 
 import pytest
-import torch
 
 from arkv_sglang.bench.replay import (
     HEAT,
@@ -20,13 +19,7 @@ from arkv_sglang.bench.trace import TraceSettings, build_trace
 SMALLEST = SIZES[0]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Small tensors only: more threads spend their time waiting for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

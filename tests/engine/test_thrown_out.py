@@ -8,6 +8,8 @@ from sglang.srt.managers.io_struct import ContinueGenerationReqInput, PauseGener
 from test_load import size_of
 from tiny_models import tiny_model
 
+from arkv_sglang.engine.launch import flush
+
 CHUNK, CAPACITY = 600, 700
 
 
@@ -29,7 +31,7 @@ def thrown_out_after(engine, prompt: int, new: int):
 
     async def run():
         stream = await engine.async_generate(
-            input_ids=list(range(1, prompt % 300)) + [5] * (prompt - prompt % 300 + 1),
+            input_ids=[1 + i % 300 for i in range(prompt)],
             sampling_params={"temperature": 0, "max_new_tokens": new + 20, "ignore_eos": True},
             stream=True,
         )
@@ -61,5 +63,7 @@ def test_what_does_not_is_told_so_and_holds_nobody_up(engine):
     params = {"temperature": 0, "max_new_tokens": 4, "ignore_eos": True}
     after = engine.generate(input_ids=list(range(1, 200)), sampling_params=params)
     assert len(after["output_ids"]) == 4
+    flush(engine)
     found = engine.get_server_info()["internal_states"][0]["arkv"]
     assert found["arkv_running_requests"] == 0
+    assert found["arkv_free_bytes"] == found["arkv_arena_bytes"]

@@ -45,6 +45,8 @@ def test_integers_and_ratios_are_told_apart():
     config = load_config("arkv", '{"budget": 2048}')
     assert config.budget_bytes(10_000, 10) == 20_480
     assert load_config("arkv", '{"budget": 1.0}').budget_bytes(10_000, 10) == 100_000
+    # The whole budget holds whatever must be held.
+    assert load_config("arkv", {"budget": 1.0, "min_tokens": 0}).budget == 1.0
 
 
 @pytest.mark.parametrize(
