@@ -10,10 +10,10 @@ from typing import Any
 
 from arkv_sglang.engine.launch import flush, running
 from arkv_sglang.engine.running import CountRunning, Running
+from arkv_sglang.report.plots import OWNERS
 
 NEVER = 1 << 30
 SAMPLE_S = 2.0
-TIERS = ("tree_original", "tree_quantized", "prompts_original", "views_original", "views_quantized")
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _result(
         hit_rate=round(cached_tokens / prompt_tokens, 4),
         overhead_ratio=round(max(overhead), 4) if overhead else None,
         bytes_over_time=[
-            {"s": each["s"]} | {tier: each[f"arkv_{tier}_bytes"] for tier in TIERS}
+            {"s": each["s"]} | {owner: each[f"arkv_{owner}_bytes"] for owner in OWNERS}
             for each in samples
         ],
     )

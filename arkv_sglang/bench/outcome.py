@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from arkv_sglang.bench.arms import Result, as_records
+from arkv_sglang.report.plots import arena_over_time
 
 
 def median(results: list[Result]) -> Result:
@@ -38,7 +39,8 @@ def as_report(
 def publish(
     options: argparse.Namespace, results: dict[str, list[Result]], ratios: dict[str, float]
 ) -> None:
-    """Show the medians and the ratios, and write ``options.output`` if that is given."""
+    """Show the medians and the ratios. If ``options.output`` is given, write it, and beside it a
+    plot of the arena over time, where that was sampled."""
     report = as_report(options, results, ratios)
     records = [
         {key: value for key, value in record.items() if key != "bytes_over_time"}
@@ -53,3 +55,7 @@ def publish(
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(report, indent=1) + "\n")
+        sampled = {name: median(each).bytes_over_time for name, each in results.items()}
+        sampled = {name: samples for name, samples in sampled.items() if samples}
+        if sampled:
+            options.output.with_suffix(".svg").write_text(arena_over_time(sampled))

@@ -2,7 +2,7 @@
 
 SGLang logs a plugin's exceptions and goes on without it. So nothing here may fail silently: a hook
 that did not take stops the start-up (`verify_hooks`), and so does a pool, allocator, tree or
-attention backend that is not ours (`hooks.build_tree`).
+attention backend that is not ours (`building.build_tree`).
 """
 
 from __future__ import annotations

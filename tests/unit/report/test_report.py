@@ -6,7 +6,7 @@ import pytest
 
 from arkv_sglang.report.aggregate import build_report
 from arkv_sglang.report.html import render_html
-from arkv_sglang.report.plots import kv_over_time
+from arkv_sglang.report.plots import OWNERS, arena_over_time, kv_over_time
 from arkv_sglang.report.table import WIDTH, format_table
 from arkv_sglang.report.text import show_bytes, show_number
 
@@ -119,6 +119,17 @@ def test_plots_are_the_same_every_time() -> None:
     assert first is not None and "<svg" in first
     assert kv_over_time("engine", [{"t_s": 0.0}]) is None
     assert kv_over_time("engine", [{"t_s": 0.0, "kv_original_bytes": 5}]) is not None
+
+
+def test_the_arena_over_time_has_a_layer_for_each_owner_in_each_arm() -> None:
+    def samples(mib: int) -> list[dict[str, float]]:
+        return [{"s": s} | dict.fromkeys(OWNERS, mib * 2.0**20) for s in (0.0, 2.0)]
+
+    svg = arena_over_time({"one": samples(1), "two": samples(2)})
+    for _, color in OWNERS.values():
+        # Once in each arm and once in the legend.
+        assert svg.count(f"fill: {color}") == 3
+    assert svg != arena_over_time({"one": samples(1), "two": samples(1)})
 
 
 @pytest.mark.parametrize(
