@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from engines import OneEngine
+from engines import SHALLOW, OneEngine
 from transformers import AutoTokenizer
 
 from arkv_sglang.demo.corpus import build_corpus
@@ -21,13 +21,13 @@ ORDER = (
     "test_refusals",
     "test_admission",
     "test_lossless",  # ends with stock
-    "test_quality",  # begins with stock
     "test_cpu_platform",  # stock
-    "test_concurrency",  # stock, then what the next three share
+    "test_quality",  # begins with stock
+    "test_concurrency",  # ends with what the next three share
     "test_lifecycle",
     "test_tristate",
-    "test_shared_prefix",
     "test_pressure",
+    "test_shared_prefix",
     "test_larger_than_the_arena",
     "test_models",
     "test_server",
@@ -107,7 +107,12 @@ def one_engine() -> Iterator[OneEngine]:
     engine.stop()
 
 
+@pytest.fixture(scope="session")
+def arkv_arena() -> dict[str, Any]:
+    return SHALLOW | {"max_total_tokens": 6000, "chunked_prefill_size": 512}
+
+
 @pytest.fixture
-def arkv(one_engine):
+def arkv(one_engine, arkv_arena):
     """The policy as users run it: a quarter of the bytes, prompts in several chunks."""
-    return one_engine.start("arkv", {"budget": 0.25}, chunked_prefill_size=512)
+    return one_engine.start("arkv", {"budget": 0.25}, **arkv_arena)

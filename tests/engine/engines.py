@@ -1,5 +1,6 @@
 """Real engines on the CPU, one at a time: an engine's shutdown kills every child of its process."""
 
+import json
 from typing import Any
 
 import sglang
@@ -17,6 +18,12 @@ DEFAULTS = {
     "log_level": "error",
     "random_seed": 0,
 }
+
+
+LAYERS = 6
+SHALLOW = {"json_model_override_args": json.dumps({"num_hidden_layers": LAYERS})}
+"""The first layers of the model: for what must be right however well it writes, in a fraction of
+the time."""
 
 
 class OneEngine:

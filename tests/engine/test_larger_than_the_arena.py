@@ -2,6 +2,7 @@
 
 import pytest
 from engine_probes import ZeroViewThenForce
+from engines import LAYERS, SHALLOW
 
 from arkv_sglang.engine.launch import flush
 from arkv_sglang.engine.teacher_forcing import force
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.timeout(1500)
 
 @pytest.fixture
 def small(one_engine):
-    return one_engine.start("arkv", CONFIG, **ARENA)
+    return one_engine.start("arkv", CONFIG, **ARENA, **SHALLOW)
 
 
 def figures(engine):
@@ -29,10 +30,10 @@ def test_served_and_reported(small, prompt, generate):
     assert large["completion_tokens"] == 16 and large["prompt_tokens"] == 3500
     assert large["arkv"]["chunks_compressed"] == 7 and large["arkv"]["rows_evicted"] > 0
     held = large["arkv"]["bytes_original"] + large["arkv"]["bytes_quantized"]
-    assert held <= 1.1 * 0.25 * 3516 * 30 * 768
+    assert held <= 1.1 * 0.25 * 3516 * LAYERS * 768
     # What it was at most: the view and a chunk in bf16.
     peak = large["arkv"]["peak_bytes_original"] + large["arkv"]["peak_bytes_quantized"]
-    assert peak <= (0.25 * 3500 + 512) * 30 * 768
+    assert peak <= (0.25 * 3500 + 512) * LAYERS * 768
     # Who fits is served as ever, and nothing of the large one is anybody's prefix.
     small_one = generate(small, prompt(0, 800), 4)["meta_info"]
     assert small_one["arkv"]["chunks_compressed"] == 0 and small_one["cached_tokens"] < 100

@@ -16,7 +16,7 @@ from tiny_models import TINY, tiny_model
 
 from arkv_sglang.engine.launch import flush
 
-MOST_SWAPS = 150
+MOST_SWAPS = 60
 A, B, C = (0, 2), (2, 1), (4, 2)
 ONE, OTHER = (1, 0), (2, 0)
 

@@ -1,13 +1,13 @@
 """Bytes run short: views take over their prompts' units, requests are thrown out and come back."""
 
 import pytest
-from engines import same_text
+from engines import LAYERS, SHALLOW, same_text
 
 from arkv_sglang.engine.launch import flush
 
 PARAMS = {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}
 CONFIG = {"budget": 0.25}
-TINY = {"max_total_tokens": 1700, "chunked_prefill_size": 1400}
+TINY = SHALLOW | {"max_total_tokens": 1700, "chunked_prefill_size": 1400}
 
 
 def figures(engine):
@@ -63,7 +63,7 @@ def test_a_view_waits_for_room(one_engine, prompt):
     assert first["times_planned"] == 0 < second["times_planned"]
     # None of what it decoded is lost: what came before the view is in it, in whatever tier the
     # budget allows, and what came after stands behind it in bf16.
-    assert second["rows_original"] >= 30 * (4 + 32 + 24 - 1 - 6)
+    assert second["rows_original"] >= LAYERS * (4 + 32 + 24 - 1 - 6)
     flush(tight)
     assert figures(tight)["arkv_free_bytes"] == figures(tight)["arkv_arena_bytes"]
 
@@ -78,11 +78,12 @@ def test_a_prompt_that_cannot_fit(one_engine, prompt, generate):
 def test_when_pressure(one_engine, prompt, generate):
     """Alone, a request keeps its whole prompt; beside others it is compressed, but only then."""
     config = CONFIG | {"when": "pressure"}
-    engine = one_engine.start("arkv", config, max_total_tokens=6000, chunked_prefill_size=512)
+    arena = {"max_total_tokens": 6000, "chunked_prefill_size": 512}
+    engine = one_engine.start("arkv", config, **arena, **SHALLOW)
     alone = one_by_one(engine, prompt(0, 1300), generate)
     kept = alone["meta_info"]["arkv"]
     assert kept["times_planned"] == kept["rows_evicted"] == kept["rows_quantized"] == 0
-    assert kept["rows_original"] == 30 * (1300 + 19)
+    assert kept["rows_original"] == LAYERS * (1300 + 19)
     # It never had to be compressed, so its answer is a prefix like any other.
     again = generate(engine, prompt(0, 1300) + alone["output_ids"] + prompt(1, 60), 2)
     assert again["meta_info"]["cached_tokens"] >= 1300 + 19 - 32
@@ -103,7 +104,7 @@ def test_forced_retraction(one_engine, monkeypatch, prompt):
     """SGLang throws running requests out every few steps; they come back and finish."""
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
     one_engine.stop()
-    running = one_engine.start("arkv", CONFIG)
+    running = one_engine.start("arkv", CONFIG, **SHALLOW)
     outs = running.generate(input_ids=[prompt(i, 800) for i in range(3)], sampling_params=PARAMS)
     assert [len(out["output_ids"]) for out in outs] == [20] * 3
     assert sum(out["meta_info"]["num_retractions"] for out in outs) > 0

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 import requests
+from engines import SHALLOW
 
 from arkv_sglang.demo.model import ensure_model
 
@@ -32,6 +33,7 @@ def url(one_engine, tmp_path_factory):
         "--kv-policy-config": '{"budget": 0.25, "min_tokens": 150}',
         "--served-model-name": "demo",
         "--log-level": "error",
+        "--json-model-override-args": SHALLOW["json_model_override_args"],
     }
     command = [sys.executable, "-m", "sglang.launch_server", "--enable-metrics"]
     command += [word for pair in arguments.items() for word in pair]

@@ -17,6 +17,12 @@ MOST_KL_WHOLE, MOST_KL_VIEW = 0.01, 0.2
 QUESTIONS = ("\n\nWho is named in the text?", "\n\nWhat is the text about?")
 
 
+@pytest.fixture
+def arkv(one_engine):
+    """All layers of the model, since its answers are compared."""
+    return one_engine.start("arkv", {"budget": 0.25}, chunked_prefill_size=512)
+
+
 @pytest.fixture(scope="module")
 def asked(tokenizer, prompt):
     """Two prompts that begin with the same 3,000 tokens of document."""

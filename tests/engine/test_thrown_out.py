@@ -13,13 +13,18 @@ from arkv_sglang.engine.launch import flush
 CHUNK, CAPACITY = 600, 700
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_model(Path(tmp_path_factory.mktemp("tiny")))
+
+
 @pytest.fixture
-def engine(one_engine, tmp_path, monkeypatch):
+def engine(one_engine, model, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return one_engine.start(
         "arkv",
         {"budget": 0.25, "min_tokens": 143},
-        model_path=tiny_model(Path(tmp_path)),
+        model_path=model,
         skip_tokenizer_init=True,
         max_total_tokens=size_of(CAPACITY)[0],
         chunked_prefill_size=CHUNK,

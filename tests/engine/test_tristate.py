@@ -4,6 +4,7 @@ import json
 
 import pytest
 from engine_probes import Probe
+from engines import LAYERS
 
 from arkv_sglang.engine.launch import flush
 
@@ -69,7 +70,7 @@ def test_figures_of_a_request(arkv, prompt, generate):
     flush(arkv)
     ids = prompt(5, PROMPT_TOKENS)
     figures = generate(arkv, ids, NUM_TOKENS)["meta_info"]["arkv"]
-    layers, row_bytes, fp8_bytes = 30, 2 * 2 * 3 * 64, 2 * 3 * 64 + 2 * 3
+    layers, row_bytes, fp8_bytes = LAYERS, 2 * 2 * 3 * 64, 2 * 3 * 64 + 2 * 3
     assert figures["peak_rows_original"] == layers * PROMPT_TOKENS
     assert figures["peak_bytes_original"] == layers * PROMPT_TOKENS * row_bytes
     assert figures["bytes_quantized"] == figures["rows_quantized"] * fp8_bytes > 0
@@ -92,5 +93,5 @@ def test_figures_of_the_engine(arkv, prompt, generate):
     assert owned + info["arkv_free_bytes"] == info["arkv_arena_bytes"] > 0
     assert info["arkv_tree_original_bytes"] > 0 == info["arkv_views_quantized_bytes"]
     assert 0 < info["arkv_overhead_bytes"] <= 0.1 * info["arkv_arena_bytes"]
-    stock_bytes = 12_000 * 30 * 2 * 2 * 3 * 64
+    stock_bytes = 6000 * LAYERS * 2 * 2 * 3 * 64
     assert info["arkv_arena_bytes"] + info["arkv_overhead_bytes"] <= stock_bytes
