@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,8 +40,10 @@ def run_arms(
     scratch: Path,
 ) -> dict[str, list[Result]]:
     """Each arm's results by its name. ``max_total_tokens``: KV bytes of each, in bf16 tokens."""
-    return {
-        arm.name: run(
+    results = {}
+    for arm in arms:
+        print(f"{arm.name} ...", file=sys.stderr, flush=True)
+        results[arm.name] = run(
             arm,
             prompts,
             options.new_tokens,
@@ -51,5 +54,6 @@ def run_arms(
             max_total_tokens=max_total_tokens,
             chunked_prefill_size=options.chunked_prefill_size,
         )
-        for arm in arms
-    }
+        seconds = ", ".join(f"{result.wall_s:.0f} s" for result in results[arm.name])
+        print(f"{arm.name}: {seconds}", file=sys.stderr, flush=True)
+    return results
