@@ -10,6 +10,7 @@ from arkv_sglang.batch.load import load_config
 from arkv_sglang.config import ConfigError
 
 ROOT = Path(__file__).parents[3]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 GOOD: dict[str, Any] = {
     "input": {"path": "docs.jsonl"},
     "engine": {
@@ -100,9 +101,8 @@ def test_a_missing_file(tmp_path: Path) -> None:
         load_config(tmp_path / "no.yaml")
 
 
-@pytest.mark.parametrize("name", ["longdoc", "demo"])
-def test_shipped_configurations_are_valid_and_explain_every_key(name: str) -> None:
-    path = ROOT / f"configs/{name}.yaml"
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_configurations_are_valid_and_explain_every_key(path: Path) -> None:
     load_config(path)
     for line in path.read_text().splitlines():
         is_key = line.strip() and not line.startswith(("#", "    "))
