@@ -60,7 +60,7 @@ class InputConfig(Section):
     title_column: Name | None = None
     limit: Positive | None = None
     max_document_mib: Positive = 256
-    extract_timeout_s: Seconds = 60
+    extract_cpu_s: Seconds = 60
 
 
 class PromptConfig(Section):

@@ -30,7 +30,7 @@ def open_documents(
     read: Reader = partial(_read_columns, config)
     id_column = config.id_column
     if kind == "text":
-        sandbox = Sandbox(config.extract_timeout_s)
+        sandbox = Sandbox(config.extract_cpu_s)
         records = _file_records(files, sandbox)
         read, id_column = partial(_read_file, config.max_document_mib, sandbox), "doc_id"
     elif kind == "parquet":

@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 from arkv_sglang.batch.types import BatchError, describe
 
 OK, FAILED = b"+", b"-"
+# A busy machine makes a file wait, but not for ever.
+WALL_PER_CPU_S = 20
 
 
 class Unreadable(BatchError):
@@ -98,23 +100,28 @@ def _reason(error: Exception) -> str:
 KINDS = {"PDF": pdf_text, "HTML": html_text}
 
 
-def main(descriptor: int, timeout_s: float, memory_bytes: int) -> None:
+def main(descriptor: int, cpu_s: float, memory_bytes: int) -> None:
     """Answer pairs of messages, a kind and the bytes of a file, until the other side closes."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with Connection(descriptor) as connection, suppress(EOFError):
         while True:
             read = KINDS[connection.recv_bytes().decode()]
-            # Nothing handles this signal, so it ends the process, wherever it hangs.
-            signal.setitimer(signal.ITIMER_REAL, timeout_s)
+            _limit(cpu_s)
             try:
                 reply = OK + read(connection.recv_bytes()).encode()
             except Unreadable as error:
                 reply = FAILED + str(error).encode()
             except Exception as error:
                 reply = FAILED + f"the file cannot be read ({describe(error)})".encode()
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            _limit(0)
             connection.send_bytes(reply)
+
+
+def _limit(cpu_s: float) -> None:
+    """Nothing handles the signals of these timers, so they end the process, wherever it hangs."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    signal.setitimer(signal.ITIMER_REAL, cpu_s * WALL_PER_CPU_S)
 
 
 if __name__ == "__main__":

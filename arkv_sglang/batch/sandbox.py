@@ -14,11 +14,11 @@ from arkv_sglang.batch import extract
 
 class Sandbox:
     """Starts the process when it is first needed, and another after a file that ended it. It holds
-    at most ``memory_bytes`` of address space, and a file takes ``timeout_s`` seconds at most. It
-    ends with this one, however that ends. To be used by one thread at a time."""
+    at most ``memory_bytes`` of address space, and a file takes ``cpu_s`` seconds of processor time
+    at most. It ends with this one, however that ends. To be used by one thread at a time."""
 
-    def __init__(self, timeout_s: float, memory_bytes: int = 2 << 30) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, cpu_s: float, memory_bytes: int = 2 << 30) -> None:
+        self._cpu_s = cpu_s
         self._memory_bytes = memory_bytes
         self._child: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -46,7 +46,7 @@ class Sandbox:
     def _start(self) -> Connection:
         self._connection, theirs = Pipe()
         with theirs:
-            arguments = (theirs.fileno(), self._timeout_s, self._memory_bytes)
+            arguments = (theirs.fileno(), self._cpu_s, self._memory_bytes)
             self._child = subprocess.Popen(
                 [sys.executable, "-m", extract.__name__, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
@@ -73,10 +73,10 @@ class Sandbox:
         return code
 
     def _complaint(self, code: int) -> str:
-        if code == -signal.SIGALRM:
+        if code in (-signal.SIGPROF, -signal.SIGALRM):
             return (
-                f"takes more than {self._timeout_s:g} s to read; convert it to text, "
-                "or raise input.extract_timeout_s"
+                f"takes more than {self._cpu_s:g} s of processor time to read; convert it to text, "
+                "or raise input.extract_cpu_s"
             )
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return (

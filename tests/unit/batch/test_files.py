@@ -116,15 +116,15 @@ def test_a_file_that_is_no_document_costs_one_row_and_says_why(tmp_path: Path) -
 def test_a_file_that_hangs_its_reader_is_given_up(tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(hostile_pdf(3_000_000))
     (tmp_path / "b.txt").write_text("next")
-    assert read(tmp_path, extract_timeout_s=0.2) == {
-        "a.pdf": "! the PDF takes more than 0.2 s to read; convert it to text, or raise "
-        "input.extract_timeout_s",
+    assert read(tmp_path, extract_cpu_s=0.2) == {
+        "a.pdf": "! the PDF takes more than 0.2 s of processor time to read; convert it to text, "
+        "or raise input.extract_cpu_s",
         "b.txt": "next",
     }
 
 
 def test_a_file_that_fills_the_memory_costs_itself_only() -> None:
-    with Sandbox(timeout_s=60, memory_bytes=200 << 20) as sandbox:
+    with Sandbox(cpu_s=60, memory_bytes=200 << 20) as sandbox:
         assert sandbox.text("PDF", pdf("before")) == "before"
         with pytest.raises(ValueError, match=r"^the PDF ended the process .* more than 200 MiB"):
             sandbox.text("PDF", hostile_pdf(500_000))
@@ -154,7 +154,7 @@ def test_the_reader_ends_with_the_job_and_not_with_signals_to_its_group() -> Non
         reader = psutil.Process(int(pid))
         assert os.getpgid(reader.pid) != driver.pid
         driver.send_signal(signal.SIGKILL)
-    _, alive = psutil.wait_procs([reader], timeout=30)
+    _, alive = psutil.wait_procs([reader], timeout=60)
     assert not alive
 
 
