@@ -19,13 +19,11 @@ from arkv_sglang.batch.types import BadDocument, Document, Source, describe
 Reader = Callable[[str, dict[str, Any]], Document]
 
 
-def open_documents(
-    config: InputConfig, models: Collection[str] = (), done: Collection[str] = frozenset()
-) -> Source:
+def open_documents(config: InputConfig, models: Collection[str] = ()) -> Source:
     """Check the input at once (ConfigError), then return an iterator that reads it lazily.
 
     ``models`` are the names by which an OpenAI request may ask for the engine's model (none: any
-    will do). Documents whose id is in ``done`` are left out, and files among them are not read."""
+    will do)."""
     kind, files = find_files(config)
     read: Reader = partial(_read_columns, config)
     id_column = config.id_column
@@ -42,8 +40,7 @@ def open_documents(
         if kind == "openai":
             read, id_column = partial(read_request, models), "custom_id"
     read_id = partial(_read_id, id_column, config.text_column)
-    documents = _documents(records, read_id, read, done)
-    return (each for each in itertools.islice(documents, config.limit) if each.doc_id not in done)
+    return itertools.islice(_documents(records, read_id, read), config.limit)
 
 
 def _file_records(files: list[InputFile], sandbox: Sandbox) -> Iterator[Record]:
@@ -53,10 +50,7 @@ def _file_records(files: list[InputFile], sandbox: Sandbox) -> Iterator[Record]:
 
 
 def _documents(
-    records: Iterator[Record],
-    read_id: Callable[[dict[str, Any]], str],
-    read: Reader,
-    done: Collection[str],
+    records: Iterator[Record], read_id: Callable[[dict[str, Any]], str], read: Reader
 ) -> Source:
     """Every doc_id once, a stand-in for a missing one included: it is a key of the output."""
     used: set[str] = set()
@@ -71,16 +65,12 @@ def _documents(
         except ValueError as error:
             document = BadDocument(_unused(place, used), str(error))
         else:
-            document = _document(doc_id, record, read, done)
+            document = _document(doc_id, record, read)
         used.add(document.doc_id)
         yield document
 
 
-def _document(
-    doc_id: str, record: dict[str, Any], read: Reader, done: Collection[str]
-) -> Document | BadDocument:
-    if doc_id in done:
-        return Document(doc_id, "")
+def _document(doc_id: str, record: dict[str, Any], read: Reader) -> Document | BadDocument:
     try:
         document = read(doc_id, record)
         if not document.text.strip():

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from arkv_sglang.batch.commit import OutputFolder
+import pyarrow as pa
+
 from arkv_sglang.batch.config import InputConfig, JobConfig
 from arkv_sglang.batch.inputs import find_files
 from arkv_sglang.batch.openai_requests import COMPLETIONS
@@ -29,19 +30,18 @@ CODES = {
 }
 
 
-def write_responses(folder: OutputFolder, config: JobConfig) -> None:
-    """Write responses.jsonl beside the rows that it is made of. Raises RunFailed."""
+def responses(config: JobConfig, table: pa.Table) -> Iterator[bytes]:
+    """The lines of responses.jsonl, of a table with COLUMNS. Reads the input's requests again.
+    Raises RunFailed."""
     try:
-        completions = completion_ids(config.input)
+        completions = _completion_ids(config.input)
     except ConfigError as error:
         raise RunFailed(f"{RESPONSES} cannot be written: {error}") from None
-    batches = folder.read_rows(list(COLUMNS)).to_batches(max_chunksize=1000)
-    rows = (row for batch in batches for row in batch.to_pylist())
-    lines = response_lines(rows, completions, config.model_name, int(time.time()))
-    folder.write(RESPONSES, b"".join(lines))
+    rows = (row for batch in table.to_batches(max_chunksize=1000) for row in batch.to_pylist())
+    return response_lines(rows, completions, config.model_name, int(time.time()))
 
 
-def completion_ids(config: InputConfig) -> set[str]:
+def _completion_ids(config: InputConfig) -> set[str]:
     """The custom_ids of the requests that are no chats: rows do not say it. Raises ConfigError."""
     _, files = find_files(config)
     urls: dict[str, Any] = {}

@@ -17,7 +17,7 @@ import pyarrow as pa
 from arkv_sglang.batch.commit import ROW_SCHEMA, Committer, OutputFolder
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.monitor import Monitor
-from arkv_sglang.batch.openai_responses import RESPONSES, write_responses
+from arkv_sglang.batch.openai_responses import COLUMNS, RESPONSES, responses
 from arkv_sglang.batch.scheduler import Lane, Limits, Scheduler
 from arkv_sglang.batch.types import (
     OK,
@@ -158,7 +158,8 @@ def _write_report(
     say(format_table(report))
     names = ["summaries/*.parquet", "telemetry.parquet", "report.json", "report.html"]
     if config.input.format == "openai":
-        write_responses(folder, config)
+        lines = responses(config, folder.read_rows(list(COLUMNS)))
+        folder.write(RESPONSES, b"".join(lines))
         names.append(RESPONSES)
     for name in names:
         say(folder.path(name))

@@ -18,7 +18,7 @@ from reportlab.pdfgen.canvas import Canvas
 from arkv_sglang.batch.config import InputConfig
 from arkv_sglang.batch.documents import open_documents
 from arkv_sglang.batch.sandbox import Sandbox
-from arkv_sglang.batch.types import BadDocument, Document
+from arkv_sglang.batch.types import Document
 
 SCANNED = (
     "{} of {} pages of the PDF have no text, so it seems to be scanned; "
@@ -156,19 +156,6 @@ def test_the_reader_ends_with_the_job_and_not_with_signals_to_its_group() -> Non
         driver.send_signal(signal.SIGKILL)
     _, alive = psutil.wait_procs([reader], timeout=60)
     assert not alive
-
-
-def test_files_that_are_done_are_not_read_again(tmp_path: Path) -> None:
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text(name)
-    config = InputConfig(path=[str(tmp_path)], limit=2)
-    (tmp_path / "a.txt").write_bytes(b"\xff")
-    assert list(open_documents(config, done={"a.txt"})) == [Document("b.txt", "b")]
-    line = json.dumps({"doc_id": "d", "text": "t"})
-    path = tmp_path / "corpus.jsonl"
-    path.write_text(f"{line}\n{line}\n")
-    left = list(open_documents(InputConfig(path=[str(path)]), done={"d"}))
-    assert left == [BadDocument("corpus.jsonl#2", "doc_id 'd' was already used in this input")]
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
