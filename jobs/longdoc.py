@@ -175,7 +175,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         config = load_config(arguments.config, arguments.set)
-        source = open_documents(config.input)
+        source = open_documents(config.input, {config.model_name, config.engine["model_path"]})
         prompts = TokenizedPrompts(load_tokenizer(config.engine), config.prompt)
         folder = OutputFolder(config.output)
     except ConfigError as error:

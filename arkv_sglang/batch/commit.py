@@ -32,7 +32,7 @@ ROW_SCHEMA = pa.schema(
     ]
 )
 SUMMARIES = "summaries"
-RESULT_FILES = ("report.json", "report.html", "telemetry.parquet")
+RESULT_FILES = ("report.json", "report.html", "telemetry.parquet", "responses.jsonl")
 
 
 class OutputFolder:

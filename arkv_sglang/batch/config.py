@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, meta
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from arkv_sglang.batch.redact import redact
@@ -40,13 +48,19 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+def as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 class InputConfig(Section):
-    path: Name
-    format: Literal["auto", "parquet", "jsonl", "text"] = "auto"
+    path: Annotated[list[Name], BeforeValidator(as_list), Field(min_length=1)]
+    format: Literal["auto", "parquet", "jsonl", "text", "openai"] = "auto"
     id_column: Name | None = "doc_id"
     text_column: Name = "text"
     title_column: Name | None = None
     limit: Positive | None = None
+    max_document_mib: Positive = 256
+    extract_cpu_s: Seconds = 60
 
 
 class PromptConfig(Section):
@@ -160,6 +174,11 @@ class JobConfig(Section):
                 "remove it: documents that are too long get a row that says so",
             )
         return engine
+
+    @property
+    def model_name(self) -> str:
+        """What the engine calls its model, as an SGLang server would."""
+        return str(self.engine.get("served_model_name") or self.engine["model_path"])
 
     def snapshot(self) -> dict[str, Any]:
         """The configuration as plain data, with secrets blanked, for manifests and reports."""

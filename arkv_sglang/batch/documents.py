@@ -1,150 +1,108 @@
-"""Documents from Parquet, JSON Lines, or a folder of text and Markdown, read as a stream."""
+"""Documents from files of any kind that the job reads, as a stream."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from pathlib import PurePosixPath
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
-
 from arkv_sglang.batch.config import InputConfig
-from arkv_sglang.batch.inputs import check_columns, find_files
+from arkv_sglang.batch.inputs import InputFile, check_columns, find_files
+from arkv_sglang.batch.openai_requests import read_request
+from arkv_sglang.batch.records import Record, read_file, read_jsonl, read_parquet, read_records
+from arkv_sglang.batch.sandbox import Sandbox
 from arkv_sglang.batch.types import BadDocument, Document, Source, describe
 
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
-# A record: where it stands (for want of an id), and its fields or what is wrong with it.
-Record = tuple[str, dict[str, Any] | str]
-Numbered = Iterator[tuple[int, dict[str, Any] | str]]
+# Makes a document of an id and a record's fields. Raises ValueError.
+Reader = Callable[[str, dict[str, Any]], Document]
 
 
-def open_documents(config: InputConfig) -> Source:
-    """Check the input at once (ConfigError), then return an iterator that reads it lazily."""
-    fs, root, kind, paths = find_files(config)
+def open_documents(config: InputConfig, models: Collection[str] = ()) -> Source:
+    """Check the input at once (ConfigError), then return an iterator that reads it lazily.
+
+    ``models`` are the names by which an OpenAI request may ask for the engine's model (none: any
+    will do)."""
+    kind, files = find_files(config)
+    read: Reader = partial(_read_columns, config)
+    id_column = config.id_column
     if kind == "text":
-        records = _text_records(fs, root, paths)
-        config = config.model_copy(update={"id_column": "doc_id", "text_column": "text"})
-    elif kind == "jsonl":
-        records = _records(root, paths, partial(_read_jsonl, fs))
-    else:
+        sandbox = Sandbox(config.extract_cpu_s)
+        records = _file_records(files, sandbox)
+        read, id_column = partial(_read_file, config.max_document_mib, sandbox), "doc_id"
+    elif kind == "parquet":
         columns = [config.text_column, *filter(None, (config.id_column, config.title_column))]
-        check_columns(fs, paths, columns)
-        records = _records(root, paths, partial(_read_parquet, fs, columns))
-    return itertools.islice(_documents(records, config), config.limit)
+        check_columns(files, columns)
+        records = read_records(files, partial(read_parquet, columns))
+    else:
+        records = read_records(files, partial(read_jsonl, config.max_document_mib))
+        if kind == "openai":
+            read, id_column = partial(read_request, models), "custom_id"
+    read_id = partial(_read_id, id_column, config.text_column)
+    return itertools.islice(_documents(records, read_id, read), config.limit)
 
 
-# From files to records
+def _file_records(files: list[InputFile], sandbox: Sandbox) -> Iterator[Record]:
+    with sandbox:
+        for file in files:
+            yield file.name, {"doc_id": file.name, "file": file}
 
 
-def _records(root: str, paths: list[str], read: Callable[[str], Numbered]) -> Iterator[Record]:
-    for path in paths:
-        name = _relative(path, root)
-        number = 0
-        try:
-            for number, fields in read(path):
-                yield f"{name}#{number}", fields
-        except Exception as error:
-            yield f"{name}#{number + 1}", f"the rest of {name} cannot be read ({describe(error)})"
-
-
-def _text_records(fs: pafs.FileSystem, root: str, paths: list[str]) -> Iterator[Record]:
-    for path in paths:
-        name = _relative(path, root)
-        try:
-            with fs.open_input_stream(path, compression=None) as stream:
-                text = stream.read()
-        except Exception as error:
-            yield name, f"the file cannot be read ({describe(error)})"
-            continue
-        yield name, {"doc_id": name, "text": text}
-
-
-def _relative(path: str, root: str) -> str:
-    return path.removeprefix(root).lstrip("/") or PurePosixPath(path).name
-
-
-def _read_parquet(fs: pafs.FileSystem, columns: list[str], path: str) -> Numbered:
-    number = itertools.count(1)
-    with fs.open_input_file(path) as file:
-        for batch in pq.ParquetFile(file).iter_batches(batch_size=64, columns=columns):
-            for scalars in zip(*map(batch.column, columns), strict=True):
-                yield next(number), dict(zip(columns, map(_value, scalars), strict=True))
-
-
-def _value(scalar: pa.Scalar) -> Any:
-    """Text as bytes, since it may be undecodable. What Python cannot hold (a date in the year
-    300000) stays as it is: it is refused later, alone, like any other value that is no text."""
-    if isinstance(scalar, pa.BinaryScalar):
-        return scalar.as_buffer().to_pybytes() if scalar.is_valid else None
-    try:
-        return scalar.as_py()
-    except (ArithmeticError, LookupError, ValueError, pa.ArrowException):
-        return scalar
-
-
-def _read_jsonl(fs: pafs.FileSystem, path: str) -> Numbered:
-    compression = COMPRESSIONS.get(PurePosixPath(path).suffix.lower())
-    with (
-        fs.open_input_stream(path, compression=compression) as stream,
-        io.BufferedReader(stream) as lines,
-    ):
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield number, _parse(line)
-
-
-def _parse(line: bytes) -> dict[str, Any] | str:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return f"the line is not JSON in UTF-8 ({error})"
-    return fields if isinstance(fields, dict) else "the line is not a JSON object"
-
-
-# From records to documents
-
-
-def _documents(records: Iterator[Record], config: InputConfig) -> Source:
+def _documents(
+    records: Iterator[Record], read_id: Callable[[dict[str, Any]], str], read: Reader
+) -> Source:
     """Every doc_id once, a stand-in for a missing one included: it is a key of the output."""
     used: set[str] = set()
     for place, record in records:
+        document: Document | BadDocument
         try:
             if isinstance(record, str):
                 raise ValueError(record)
-            doc_id = _doc_id(record, config)
+            doc_id = read_id(record)
             if doc_id in used:
                 raise ValueError(f"doc_id {doc_id!r} was already used in this input")
         except ValueError as error:
-            document: Document | BadDocument = BadDocument(_unused(place, used), str(error))
+            document = BadDocument(_unused(place, used), str(error))
         else:
-            document = _document(doc_id, record, config)
+            document = _document(doc_id, record, read)
         used.add(document.doc_id)
         yield document
 
 
-def _doc_id(record: dict[str, Any], config: InputConfig) -> str:
-    if config.id_column is None:
-        text = _text(record.get(config.text_column), config.text_column)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-    return _id(record.get(config.id_column), config.id_column)
-
-
-def _document(doc_id: str, record: dict[str, Any], config: InputConfig) -> Document | BadDocument:
-    title = record.get(config.title_column) if config.title_column else None
+def _document(doc_id: str, record: dict[str, Any], read: Reader) -> Document | BadDocument:
     try:
-        text = _text(record.get(config.text_column), config.text_column)
-        if not text.strip():
+        document = read(doc_id, record)
+        if not document.text.strip():
             raise ValueError("the text is empty")
-        return Document(doc_id, text, "" if title is None else _text(title, "title"))
+        return document
     except ValueError as error:
         return BadDocument(doc_id, str(error))
+    except Exception as error:
+        # A file may make its reader raise anything; it costs that document and not the run.
+        return BadDocument(doc_id, f"the document cannot be read ({describe(error)})")
+
+
+def _read_columns(config: InputConfig, doc_id: str, record: dict[str, Any]) -> Document:
+    title = record.get(config.title_column) if config.title_column else None
+    text = _text(record.get(config.text_column), config.text_column)
+    return Document(doc_id, text, "" if title is None else _text(title, "title"))
+
+
+def _read_file(max_mib: int, sandbox: Sandbox, doc_id: str, record: dict[str, Any]) -> Document:
+    return Document(doc_id, _text(read_file(record["file"], max_mib, sandbox), "text"))
+
+
+def _read_id(id_column: str | None, text_column: str, record: dict[str, Any]) -> str:
+    if id_column is None:
+        text = _text(record.get(text_column), text_column)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    value = record.get(id_column)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    doc_id = str(value) if is_number else _text(value, id_column)
+    if not doc_id.strip():
+        raise ValueError(f"{id_column} is empty")
+    return doc_id
 
 
 def _unused(place: str, used: set[str]) -> str:
@@ -167,11 +125,3 @@ def _text(value: Any, column: str) -> str:
         except UnicodeEncodeError as error:
             raise ValueError(f"{column} is not Unicode text (character {error.start})") from None
     return value
-
-
-def _id(value: Any, column: str) -> str:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    doc_id = str(value) if is_number else _text(value, column)
-    if not doc_id.strip():
-        raise ValueError(f"{column} is empty")
-    return doc_id

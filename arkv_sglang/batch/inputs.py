@@ -2,115 +2,212 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from fsspec.utils import glob_translate
 
 from arkv_sglang.batch.config import InputConfig, is_uri
 from arkv_sglang.batch.types import describe
 from arkv_sglang.config import ConfigError
 
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+JSON_LINES = tuple(
+    suffix + compression for suffix in (".jsonl", ".ndjson") for compression in ("", *COMPRESSIONS)
+)
 SUFFIXES = {
     "parquet": (".parquet",),
-    "jsonl": (".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.zst"),
-    "text": (".txt", ".md", ".markdown"),
+    "jsonl": JSON_LINES,
+    "text": (".txt", ".md", ".markdown", ".rst", ".html", ".htm", ".pdf"),
+    "openai": JSON_LINES,
 }
+# OpenAI's batches look like any other JSON Lines, so they are only read when asked for.
+GUESSED = ("parquet", "jsonl", "text")
 
 
-def find_files(config: InputConfig) -> tuple[pafs.FileSystem, str, str, list[str]]:
-    """The file system, the input's root in it, the kind of documents, and the files of that kind.
-    Raises ConfigError."""
-    fs, root = _locate(config.path)
-    kind, paths = _choose(root, _list(fs, root, config.path), config)
-    return fs, root, kind, paths
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """``name`` is the path from the input's root; ``chosen`` says that the file itself, and not
+    its folder, is what input.path names."""
+
+    fs: pafs.FileSystem
+    path: str
+    name: str
+    chosen: bool
 
 
-def _locate(path: str) -> tuple[pafs.FileSystem, str]:
+def find_files(config: InputConfig) -> tuple[str, list[InputFile]]:
+    """The kind of the documents, and the files of that kind. Raises ConfigError."""
+    found: dict[tuple[str, str], InputFile] = {}
+    for given in config.path:
+        for file in _find(given):
+            place = (file.fs.type_name, file.path)
+            if file.chosen or place not in found:
+                found[place] = file
+    kind, files = _choose(list(found.values()), config)
+    if kind == "text":
+        _check_names(files)
+    return kind, files
+
+
+# Finding
+
+
+def _find(given: str) -> list[InputFile]:
+    fs, path = _locate(given)
     try:
-        # Links stay: the name that was given says the kind, and not that of the file behind it.
-        return pafs.FileSystem.from_uri(path if is_uri(path) else os.path.abspath(path))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigError(
-            f"input.path must be a path or a URI, got {path!r} ({describe(error)}); correct it"
-        ) from None
-
-
-def _list(fs: pafs.FileSystem, root: str, given: str) -> list[str]:
-    """The file that ``root`` is, or all files below it."""
-    try:
-        info = fs.get_file_info(root)
-        if info.is_file:
-            return [root]
-        if info.type != pafs.FileType.NotFound:
-            found = fs.get_file_info(pafs.FileSelector(root, recursive=True))
-            return sorted(each.path for each in found if each.is_file)
+        info = fs.get_file_info(path)
+        if info.type == pafs.FileType.NotFound and glob.has_magic(path):
+            files = _match(fs, path)
+        else:
+            files = _walk(fs, info, path)
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"input.path must hold files with names in UTF-8, got {error.object!r} in {given!r}; "
             "rename that one"
+        ) from None
+    except FileNotFoundError:
+        raise ConfigError(
+            f"input.path must exist, got {given!r}; a relative path is taken from the job's "
+            "working directory, so give the whole path if the file does not travel with it"
         ) from None
     except (pa.ArrowException, OSError) as error:
         raise ConfigError(
             f"input.path must be readable, got {given!r} ({describe(error)}); correct it or "
             "the rights to it"
         ) from None
-    raise ConfigError(
-        f"input.path must exist, got {given!r}; a relative path is taken from the job's "
-        "working directory, so give the whole path if the file does not travel with it"
-    )
+    except ValueError as error:
+        raise ConfigError(
+            f"input.path must be a path, a URI or a pattern, got {given!r} ({error}); correct it"
+        ) from None
+    return sorted(files, key=lambda file: file.path)
 
 
-def _choose(root: str, paths: list[str], config: InputConfig) -> tuple[str, list[str]]:
-    """The kind of the documents, and the files of that kind."""
-    is_file = paths == [root]
-    if is_file and config.format != "auto":
-        return config.format, paths
-    wanted = tuple(SUFFIXES) if config.format == "auto" else (config.format,)
-    found = {kind: own for kind in wanted if (own := [p for p in paths if _is_a(kind, p)])}
+def _locate(given: str) -> tuple[pafs.FileSystem, str]:
+    try:
+        # Links stay: the name that was given says the kind, and not that of the file behind it.
+        return pafs.FileSystem.from_uri(given if is_uri(given) else os.path.abspath(given))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ConfigError(
+            f"input.path must be a path or a URI, got {given!r} ({describe(error)}); correct it"
+        ) from None
+
+
+def _walk(fs: pafs.FileSystem, info: pafs.FileInfo, root: str) -> list[InputFile]:
+    """The file that ``info`` is, or all files below it. Raises FileNotFoundError."""
+    if info.type == pafs.FileType.NotFound:
+        raise FileNotFoundError(info.path)
+    if info.is_file:
+        return [InputFile(fs, info.path, _relative(info.path, root), chosen=True)]
+    found = fs.get_file_info(pafs.FileSelector(info.path, recursive=True))
+    return [
+        InputFile(fs, each.path, _relative(each.path, root), chosen=False)
+        for each in found
+        if each.is_file
+    ]
+
+
+def _match(fs: pafs.FileSystem, pattern: str) -> list[InputFile]:
+    """The files that the pattern matches, and those below the folders that it matches.
+    Raises FileNotFoundError."""
+    whole = PurePosixPath(pattern)
+    fixed = tuple(itertools.takewhile(lambda part: not glob.has_magic(part), whole.parts))
+    root = str(PurePosixPath(*fixed))
+    selector = pafs.FileSelector(root, recursive=len(whole.parts) > len(fixed) + 1)
+    matches = re.compile(glob_translate(str(whole))).match
+    found = [info for info in fs.get_file_info(selector) if matches(info.path)]
+    if not found:
+        raise FileNotFoundError(pattern)
+    # A file below a folder may match by itself, too, as with **: the files come last.
+    found.sort(key=lambda info: info.is_file)
+    files = {file.path: file for info in found for file in _walk(fs, info, root)}
+    return list(files.values())
+
+
+def _relative(path: str, root: str) -> str:
+    return path.removeprefix(root).lstrip("/") or PurePosixPath(path).name
+
+
+# Choosing
+
+
+def _choose(files: list[InputFile], config: InputConfig) -> tuple[str, list[InputFile]]:
+    shown = repr(config.path[0] if len(config.path) == 1 else config.path)
+    wanted = GUESSED if config.format == "auto" else (config.format,)
+    # Whoever names files and their format does not need the suffixes.
+    trusted = config.format != "auto"
+    found = {
+        kind: own
+        for kind in wanted
+        if (own := [file for file in files if (trusted and file.chosen) or _is_a(kind, file)])
+    }
     if len(found) == 1:
         return found.popitem()
     if found:
         raise ConfigError(
-            "input.format must be given for a folder of several kinds, got 'auto' for "
-            f"{config.path!r} with {' and '.join(found)}; set it to the kind to read"
+            "input.format must be given for files of several kinds, got 'auto' for "
+            f"{shown} with {' and '.join(found)}; set it to the kind to read"
         )
-    if is_file:
+    if any(file.chosen for file in files):
         raise ConfigError(
             "input.format must be given for a file of this name, got 'auto' for "
-            f"{config.path!r}; set it to one of {', '.join(SUFFIXES)}"
+            f"{shown}; set it to one of {', '.join(SUFFIXES)}"
         )
     suffixes = itertools.chain.from_iterable(SUFFIXES[kind] for kind in wanted)
     raise ConfigError(
-        f"input.path must hold documents, got {config.path!r} with no file that ends in "
+        f"input.path must hold documents, got {shown} with no file that ends in "
         f"{', '.join(suffixes)}; name another folder or another input.format"
     )
 
 
-def _is_a(kind: str, path: str) -> bool:
-    return path.lower().endswith(SUFFIXES[kind])
+def _is_a(kind: str, file: InputFile) -> bool:
+    return file.path.lower().endswith(SUFFIXES[kind])
 
 
-def check_columns(fs: pafs.FileSystem, paths: list[str], columns: list[str]) -> None:
-    """That every Parquet file has the columns. Raises ConfigError."""
-    for path in paths:
-        names = _column_names(fs, path)
-        for column in columns:
-            if names.count(column) != 1:
-                raise ConfigError(
-                    f"input columns must exist once in the file, got {column!r} for {path!r}; "
-                    f"the file has {', '.join(names)}"
-                )
+def _check_names(files: list[InputFile]) -> None:
+    """The name of a document file is its doc_id."""
+    first: dict[str, InputFile] = {}
+    for file in files:
+        if first.setdefault(file.name, file) is not file:
+            raise ConfigError(
+                "input.path must hold files whose paths below it differ, since these are their "
+                f"ids, got {file.name!r} for {first[file.name].path!r} and {file.path!r}; name "
+                "the folder above both, or a pattern that begins there"
+            )
 
 
-def _column_names(fs: pafs.FileSystem, path: str) -> list[str]:
-    try:
-        with fs.open_input_file(path) as file:
-            names: list[str] = pq.read_schema(file).names
-            return names
-    except (pa.ArrowException, OSError, ValueError) as error:
+# Columns
+
+
+def check_columns(files: list[InputFile], columns: list[str]) -> None:
+    """That the Parquet files have the columns. Raises ConfigError. A file that cannot be read is
+    left to cost its rows alone, unless there is no other."""
+    errors = [error for file in files if (error := _check_schema(file, columns))]
+    if len(errors) == len(files):
         raise ConfigError(
-            f"input.path must be readable as Parquet, got {path!r} ({describe(error)}); correct it"
-        ) from None
+            f"input.path must be readable as Parquet, got {files[0].path!r} ({errors[0]}); "
+            "correct it"
+        )
+
+
+def _check_schema(file: InputFile, columns: list[str]) -> str | None:
+    """Why the file cannot be read, if it cannot. Raises ConfigError."""
+    try:
+        with file.fs.open_input_file(file.path) as opened:
+            names = pq.read_schema(opened).names
+    except (pa.ArrowException, OSError, ValueError) as error:
+        return describe(error)
+    for column in columns:
+        if names.count(column) != 1:
+            raise ConfigError(
+                f"input columns must exist once in the file, got {column!r} for {file.path!r}; "
+                f"the file has {', '.join(names)}"
+            )
+    return None

@@ -89,12 +89,17 @@ def _sentence(error: Mapping[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
         known = ", ".join(_known_keys(error["loc"][:-1]))
         return f"{loc} must be a known key, got an unknown one; the known ones are {known}"
+    remedy = f"correct it in the config file or pass --set {loc}=VALUE"
     if error["type"] == "rule":
-        rule, remedy = error["ctx"]["rule"], error["ctx"]["remedy"]
-    else:
-        rule = _RULES.get(error["type"]) or re.sub(r"^.*? should ", "", error["msg"])
-        remedy = f"correct it in the config file or pass --set {loc}=VALUE"
-    return f"{loc} must {rule}, got {_shown(error)}; {remedy}"
+        remedy = error["ctx"]["remedy"]
+    return f"{loc} must {rule_of(error)}, got {_shown(error)}; {remedy}"
+
+
+def rule_of(error: Mapping[str, Any]) -> str:
+    """What must hold, in the words of one of pydantic's errors: "be greater than 0"."""
+    if error["type"] == "rule":
+        return str(error["ctx"]["rule"])
+    return _RULES.get(error["type"]) or re.sub(r"^.*? should ", "", error["msg"])
 
 
 def _place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:

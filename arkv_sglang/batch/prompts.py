@@ -26,20 +26,22 @@ class TokenizedPrompts:
 
     def build(self, document: Document) -> Request:
         """Render and tokenize; nothing is ever cut off."""
+        prompt = self._rendered(document) if document.prompt is None else document.prompt
+        is_chat = not isinstance(prompt, str)
+        if is_chat:
+            prompt = self._tokenizer.apply_chat_template(
+                prompt, tokenize=False, add_generation_prompt=True
+            )
+        # A chat template writes the special tokens itself.
+        ids = self._tokenizer(prompt, add_special_tokens=not is_chat, verbose=False)
+        return Request(document.doc_id, array("I", ids["input_ids"]), document.sampling)
+
+    def _rendered(self, document: Document) -> str | list[dict[str, str]]:
         prompt = self._template.render(
             text=document.text, title=document.title, doc_id=document.doc_id
         )
-        if self._chat:
-            prompt = self._tokenizer.apply_chat_template(
-                self._messages(prompt), tokenize=False, add_generation_prompt=True
-            )
-        elif self._system:
-            prompt = f"{self._system}\n\n{prompt}"
-        # A chat template writes the special tokens itself.
-        ids = self._tokenizer(prompt, add_special_tokens=not self._chat, verbose=False)
-        return Request(document.doc_id, array("I", ids["input_ids"]))
-
-    def _messages(self, prompt: str) -> list[dict[str, str]]:
+        if not self._chat:
+            return f"{self._system}\n\n{prompt}" if self._system else prompt
         system = [{"role": "system", "content": self._system}] if self._system else []
         return [*system, {"role": "user", "content": prompt}]
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from arkv_sglang.batch.commit import ROW_SCHEMA, Committer, OutputFolder
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.monitor import Monitor
+from arkv_sglang.batch.openai_responses import COLUMNS, RESPONSES, responses
 from arkv_sglang.batch.scheduler import Lane, Limits, Scheduler
 from arkv_sglang.batch.types import (
     OK,
@@ -155,7 +156,12 @@ def _write_report(
     folder.write("report.json", json.dumps(report, indent=2, allow_nan=False).encode())
     folder.write("report.html", render_html(report, series).encode())
     say(format_table(report))
-    for name in ("summaries/*.parquet", "telemetry.parquet", "report.json", "report.html"):
+    names = ["summaries/*.parquet", "telemetry.parquet", "report.json", "report.html"]
+    if config.input.format == "openai":
+        lines = responses(config, folder.read_rows(list(COLUMNS)))
+        folder.write(RESPONSES, b"".join(lines))
+        names.append(RESPONSES)
+    for name in names:
         say(folder.path(name))
     return report
 

@@ -206,10 +206,14 @@ class Scheduler:
 
     def _drop_too_long(self, lane: Lane) -> None:
         assert lane.info is not None
-        limit = lane.info.max_prompt_tokens(self._limits.max_new_tokens)
-        while self._waiting and -self._waiting[0][0] > limit:
-            request = heapq.heappop(self._waiting)[2].request
-            self._emit(rows.too_long(request, limit, self._limits.max_new_tokens, lane.info))
+        while self._waiting:
+            request = self._waiting[0][2].request
+            new_tokens = request.sampling.get("max_new_tokens", self._limits.max_new_tokens)
+            limit = lane.info.max_prompt_tokens(new_tokens)
+            if request.prompt_tokens <= limit:
+                return
+            heapq.heappop(self._waiting)
+            self._emit(rows.too_long(request, limit, new_tokens, lane.info))
             self._changed.notify_all()
 
     def _has_room(self, lane: Lane) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -56,9 +56,15 @@ def describe(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """A text to summarize, or, with a ``prompt`` of its own, to be answered as it stands: a text,
+    or messages for the model's chat template. ``sampling`` overrides the job's, by SGLang's
+    names."""
+
     doc_id: str
     text: str
     title: str = ""
+    prompt: str | Sequence[Mapping[str, str]] | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +78,12 @@ class BadDocument:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt, as token ids (``array("I")``, four bytes each, since many of them wait)."""
+    """One prompt, as token ids (``array("I")``, four bytes each, since many of them wait).
+    ``sampling`` overrides the job's, by SGLang's names."""
 
     doc_id: str
     input_ids: array[int]
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def prompt_tokens(self) -> int:
@@ -107,7 +115,7 @@ class EngineInfo:
 
     def max_prompt_tokens(self, max_new_tokens: int, margin: int = 8) -> int:
         """Longest prompt that leaves room for the answer; engines differ near the very end."""
-        return min(self.context_tokens, self.capacity_tokens) - max_new_tokens - margin
+        return max(0, min(self.context_tokens, self.capacity_tokens) - max_new_tokens - margin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,9 @@ class EngineWorker:
         first = last = None
         try:
             stream = await self._engine.async_generate(
-                input_ids=list(request.input_ids), sampling_params=self._sampling, stream=True
+                input_ids=list(request.input_ids),
+                sampling_params=self._sampling | dict(request.sampling),
+                stream=True,
             )
             async for chunk in stream:
                 first = first or time.perf_counter()

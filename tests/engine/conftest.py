@@ -15,10 +15,11 @@ from arkv_sglang.demo.model import ensure_model
 
 # Files that share an engine stand together: each start costs half a minute.
 ORDER = (
-    "test_chunks",  # starts none, nor do the next four
+    "test_chunks",  # starts none, nor do the next five
     "test_reclaim",
     "test_replay",
     "test_refusals",
+    "test_sampling_names",
     "test_admission",
     "test_lossless",  # ends with stock
     "test_cpu_platform",  # stock

@@ -68,4 +68,4 @@ class FakePrompts:
     def build(self, document: Document) -> Request:
         if document.text == "unrenderable":
             raise KeyError("no such variable")
-        return Request(document.doc_id, array("I", map(ord, document.text)))
+        return Request(document.doc_id, array("I", map(ord, document.text)), document.sampling)

@@ -41,8 +41,9 @@ def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None
     [
         ("output.dir=out", "output.dir must be an absolute path or a URI, got 'out'; .*whole path"),
         ("run.max_failure_rate=2", "run.max_failure_rate must be less than or equal to 1, got 2; "),
-        ("input.format=pdf", "input.format must be 'auto', 'parquet', 'jsonl' or 'text', got "),
+        ("input.format=pdf", "input.format must be 'auto', 'parquet', .* 'text' or 'openai', got "),
         ("sampling.max_tokens=5", "sampling.max_tokens must be a known key, .* max_new_tokens,"),
+        ("input.path=[]", r"input.path must have at least 1 item .*, got \[\]; "),
         ("speed=5", "speed must be a known key, got an unknown one; the known ones are input,"),
         ("prompt.template={{ body }}", "prompt.template must use the variable text and no other"),
         ("prompt.template=Sum up!", "prompt.template must use the variable text and no other"),

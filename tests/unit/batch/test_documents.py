@@ -10,6 +10,7 @@ import pytest
 
 from arkv_sglang.batch.config import InputConfig
 from arkv_sglang.batch.documents import open_documents
+from arkv_sglang.batch.inputs import COMPRESSIONS
 from arkv_sglang.batch.types import BadDocument, Document
 from arkv_sglang.config import ConfigError
 
@@ -85,6 +86,15 @@ def test_a_folder_of_parquet_parts(tmp_path: Path) -> None:
     assert read(tmp_path) == [Document("a", "aaa"), Document("b", "bbb")]
 
 
+def test_a_broken_parquet_part_costs_one_row(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"doc_id": ["a"], "text": ["A"]}), tmp_path / "b.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
+    bad, good = read(tmp_path)
+    assert isinstance(bad, BadDocument) and bad.doc_id == "a.parquet#1"
+    assert bad.error.startswith("a.parquet cannot be read (ArrowInvalid: ")
+    assert good == Document("a", "A")
+
+
 def test_jsonl_with_lines_that_are_no_documents(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     good = json.dumps({"doc_id": 7, "text": "grün"}).encode()
@@ -122,6 +132,13 @@ def test_ids_are_a_key_of_the_output_stand_ins_included(tmp_path: Path) -> None:
         "b",
         "z.jsonl#2",
     ]
+
+
+def test_jsonl_of_every_compression(tmp_path: Path) -> None:
+    for name, compression in COMPRESSIONS.items():
+        with pa.CompressedOutputStream(str(tmp_path / f"c.jsonl{name}"), compression) as file:
+            file.write(json.dumps({"doc_id": name, "text": "t"}).encode())
+    assert {document.doc_id for document in read(tmp_path)} == {".gz", ".zst", ".bz2", ".lz4"}
 
 
 def test_compressed_jsonl_and_one_cut_short(tmp_path: Path) -> None:
@@ -201,9 +218,9 @@ def test_a_file_that_breaks_its_reader_leaves_the_others(
             raise MemoryError
         return {"doc_id": "b", "text": "t"}
 
-    monkeypatch.setattr("arkv_sglang.batch.documents._parse", parse)
+    monkeypatch.setattr("arkv_sglang.batch.records._parse", parse)
     assert read(tmp_path) == [
-        BadDocument("a.jsonl#1", "the rest of a.jsonl cannot be read (MemoryError)"),
+        BadDocument("a.jsonl#1", "a.jsonl cannot be read (MemoryError)"),
         Document("b", "t"),
     ]
 
@@ -219,9 +236,9 @@ def test_a_file_that_breaks_its_reader_leaves_the_others(
         ("footer.parquet", {}, "must be readable as Parquet, got .*thrift"),
         ("twice.parquet", {}, "must exist once in the file, got 'text' .* doc_id, text, text"),
         ("latin", {}, r"with names in UTF-8, got b'.*/latin/\\xff.txt' in "),
-        ("mixed", {}, "must be given for a folder of several kinds, .* with jsonl and text; "),
+        ("mixed", {}, "must be given for files of several kinds, .* with jsonl and text; "),
         ("mixed", {"format": "parquet"}, r"no file that ends in \.parquet; "),
-        ("one", {"format": "text"}, r"no file that ends in \.txt, \.md, \.markdown; "),
+        ("one", {"format": "text"}, r"no file that ends in \.txt, \.md, .* \.pdf; "),
         ("corpus.parquet/x", {}, "input.path must"),
     ],
 )

@@ -49,6 +49,15 @@ def test_without_a_chat_template_the_tokenizer_adds_its_special_tokens() -> None
     )
 
 
+def test_a_prompt_of_its_own_takes_the_place_of_the_template() -> None:
+    prompts = TokenizedPrompts(Tokenizer(), PromptConfig(system="unused"))
+    messages = [{"role": "user", "content": "Why?"}]
+    chat = prompts.build(Document("d", "Why?", prompt=messages, sampling={"top_k": 3}))
+    assert "".join(map(chr, chat.input_ids)) == "\0user:Why?" and chat.sampling == {"top_k": 3}
+    text = prompts.build(Document("d", "Why?", prompt="Once"))
+    assert "".join(map(chr, text.input_ids)) == "\1Once"
+
+
 def test_a_model_without_a_chat_template_is_refused() -> None:
     tokenizer = Tokenizer()
     tokenizer.chat_template = None

@@ -21,6 +21,7 @@ class StandIn:
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self.child = child
         self.loops: set[Any] = set()
+        self.sampling: list[dict[str, Any]] = []
         self.arkv: dict[str, Any] = {}
         self.server_args = SimpleNamespace(device="cpu")
         self._scheduler_init_result = SimpleNamespace(
@@ -43,7 +44,8 @@ class StandIn:
     async def async_generate(
         self, input_ids: list[int], sampling_params: dict[str, Any], stream: bool
     ) -> AsyncIterator[dict[str, Any]]:
-        assert stream and sampling_params == {"max_new_tokens": 2}
+        assert stream
+        self.sampling.append(sampling_params)
         self.loops.add(asyncio.get_running_loop())
         return self.answer(input_ids)
 
@@ -96,6 +98,19 @@ def test_requests_of_many_threads_share_one_loop(work: EngineWorker) -> None:
     info = work.info()
     assert (info.context_tokens, info.capacity_tokens, info.device) == (8192, 1000, "cpu")
     assert info.max_prompt_tokens(100) == 1000 - 100 - 8
+
+
+def test_a_request_overrides_the_sampling_of_the_job(child: subprocess.Popen[bytes]) -> None:
+    worker = EngineWorker(StandIn(child), {"max_new_tokens": 2, "top_p": 0.5}, {})
+    try:
+        worker.generate(Request("d", array("I", [1]), {"max_new_tokens": 1, "sampling_seed": 7}))
+        worker.generate(ask(1))
+    finally:
+        worker.stop()
+    assert worker._engine.sampling == [
+        {"max_new_tokens": 1, "top_p": 0.5, "sampling_seed": 7},
+        {"max_new_tokens": 2, "top_p": 0.5},
+    ]
 
 
 def test_under_a_policy_the_arena_says_what_fits_and_not_the_slots(work: EngineWorker) -> None:
