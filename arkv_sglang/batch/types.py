@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -112,7 +112,8 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One document's line in the output table."""
+    """One document's line in the output table. ``death_log``: how each engine died that was running
+    a document which failed."""
 
     doc_id: str
     status: str
@@ -125,6 +126,7 @@ class Row:
     ttft_s: float | None = None
     e2e_s: float | None = None
     engine: str | None = None
+    death_log: Sequence[str] = ()
     kv: Mapping[str, int] = field(default_factory=dict)
 
 
