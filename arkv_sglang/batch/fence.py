@@ -30,7 +30,7 @@ from pathlib import Path
 import filelock
 import pyarrow as pa
 
-from arkv_sglang.batch.store import Store
+from arkv_sglang.batch.store import Store, is_torn
 from arkv_sglang.batch.types import RunFailed
 
 FOLDER = ".driver"
@@ -183,8 +183,10 @@ class Fence:
         self._write(HOLDING)
         # One that was taken for dead may have got as far as this, too.
         self.check()
-        for token in self._dead:
-            self._store.delete(self._name(token))
+        for name in self._store.names(FOLDER):
+            torn = is_torn(name) and self._lock is not None
+            if torn or name in map(self._name, self._dead):
+                self._store.delete(name)
 
     def _is_dead(self, rival: _Sighting) -> bool:
         # Who runs on this machine and has not the lock does not run.

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from arkv_sglang.batch.config import OutputConfig
 from arkv_sglang.batch.fence import Fence
 from arkv_sglang.batch.schema import ROW_SCHEMA
-from arkv_sglang.batch.store import TEMPORARY, Store
+from arkv_sglang.batch.store import Store, is_torn
 from arkv_sglang.batch.types import RunFailed, describe
 from arkv_sglang.config import ConfigError
 
@@ -49,22 +49,23 @@ class OutputFolder:
             self.store.make_folder(PARTS)
             self._fence = Fence(self.store, config.lease_s, repr(config.dir))
             self._fence.acquire()
+            try:
+                self._open(config)
+            except BaseException:
+                self.close()
+                raise
         except (*_FAILURES, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
             raise ConfigError(
                 f"output.dir must be a folder that can be written, got {config.dir!r} ({error}); "
                 "choose another"
             ) from None
-        try:
-            self._open(config)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, config: OutputConfig) -> None:
         in_parts, beside = self.store.names(PARTS), self.store.names()
         for name in (*in_parts, *beside):
-            if name.endswith(TEMPORARY):
-                # Torn: its driver is dead.
+            if is_torn(name):
                 self.store.delete(name)
         parts = [name for name in in_parts if name.endswith(PARQUET)]
         self.attempt = _next_attempt(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-TEMPORARY = ".tmp"
+_TORN = re.compile(r"\.[0-9a-f]{8}\.tmp$")
+
+
+def is_torn(name: str) -> bool:
+    """Whether it is what a store had not finished, which nobody reads."""
+    return _TORN.search(name) is not None
 
 
 class Store:
@@ -55,7 +61,7 @@ class Store:
     def create(self, name: str, durable: bool = True) -> Iterator[Any]:
         """A binary file to write to, which gets its name when the block ends without an error."""
         target = self.path(name)
-        temporary = f"{target}.{self._tag}{TEMPORARY}"
+        temporary = f"{target}.{self._tag}.tmp"
         try:
             if self.is_local:
                 with open(temporary, "wb") as file:

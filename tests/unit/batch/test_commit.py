@@ -85,7 +85,7 @@ def test_earlier_results_are_kept_or_replaced_as_asked(tmp_path: Path) -> None:
         committer.commit()
         for name in ("report.json", "summaries.parquet"):
             folder.write(name, b"{}")
-    (tmp_path / "summaries/part-00001-00001.parquet.abcd.tmp").touch()
+    (tmp_path / "summaries/part-00001-00001.parquet.0123abcd.tmp").touch()
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ConfigError, match=r"output\.dir must hold no earlier results, .* 1 part"):
         OutputFolder(OutputConfig(dir=str(tmp_path), existing="fail"))
