@@ -121,15 +121,14 @@ class Fence:
 
     def check(self) -> None:
         """Raises Fenced when the folder is not this driver's any more."""
-        leases = {lease.token: lease for lease in self._leases()}
-        mine = leases.pop(self._lease.token, None)
-        for rival in leases.values():
+        others = [lease for lease in self._leases() if lease.token != self._lease.token]
+        for rival in others:
             if rival.state == HOLDING and rival.token not in self._dead:
                 self.lost = Fenced(
                     f"output.dir must have one driver, got {self._shown} taken over by {rival} "
                     f"while this one did not answer for {self._lease_s:g} s; leave it to that one"
                 )
-        if mine is None:
+        if not self._has_lease():
             self.lost = self.lost or Fenced(
                 f"output.dir must stay in place while a driver runs, got {self._shown} without "
                 "this driver's lease; whoever removed it must stop, then run again to resume"
@@ -213,6 +212,14 @@ class Fence:
                 with suppress(FileNotFoundError):
                     leases.append(_parse(name, self._store.read(name)))
         return leases
+
+    def _has_lease(self) -> bool:
+        """By name, since a list may miss a file that is being replaced."""
+        try:
+            self._store.read(self._name(self._lease.token))
+        except FileNotFoundError:
+            return False
+        return True
 
     def _write(self, state: str | None = None) -> None:
         with self._writing:

@@ -96,16 +96,10 @@ class OutputFolder:
     @contextmanager
     def create(self, name: str) -> Iterator[Any]:
         """A binary file to write to; it appears whole, or not at all. Raises RunFailed."""
-        try:
+        with self._changing(f"{name} could not be written"), self.store.create(name) as file:
+            yield file
+            # At the last moment: writing may have taken long.
             self._fence.check()
-            with self.store.create(name) as file:
-                yield file
-        except _FAILURES as error:
-            raise RunFailed(
-                f"output.dir must stay writable, got {self.dir!r} where {name} could not be "
-                f"written ({describe(error)}); what was committed is intact: make room or "
-                "restore the folder, and run again to resume"
-            ) from None
 
     def write(self, name: str, data: bytes) -> None:
         """Write ``name`` whole or not at all. Raises RunFailed."""
@@ -122,17 +116,31 @@ class OutputFolder:
         self.write_table(f"{PARTS}/part-{self.attempt}-{number:05d}.parquet", table)
 
     def drop_earlier(self) -> None:
-        """Remove what this run replaces."""
+        """Remove what this run replaces. Raises RunFailed."""
         while self._earlier:
-            self._fence.check()
-            self.store.delete(self._earlier[-1])
+            with self._changing(f"{self._earlier[-1]} could not be removed"):
+                self._fence.check()
+                self.store.delete(self._earlier[-1])
             self._earlier.pop()
+
+    @contextmanager
+    def _changing(self, failure: str) -> Iterator[None]:
+        try:
+            yield
+        except _FAILURES as error:
+            raise RunFailed(
+                f"output.dir must stay writable, got {self.dir!r} where {failure} "
+                f"({describe(error)}); what was committed is intact: make room or restore the "
+                "folder, and run again to resume"
+            ) from None
 
     # Reading
 
     def parts(self) -> list[str]:
-        """The part files in the order of their commits, without those that are replaced."""
-        found = self.store.names(PARTS)
+        """The part files in the order of their commits, without those that are replaced. Raises
+        RunFailed."""
+        with self.reading():
+            found = self.store.names(PARTS)
         return [n for n in found if n.endswith(PARQUET) and n not in self._earlier]
 
     def rows(self, parts: list[str]) -> pads.Dataset:
@@ -144,8 +152,8 @@ class OutputFolder:
     def own_rows(self, columns: list[str]) -> pa.Table:
         """What this attempt committed."""
         prefix = f"{PARTS}/part-{self.attempt}-"
+        own = [name for name in self.parts() if name.startswith(prefix)]
         with self.reading():
-            own = [name for name in self.parts() if name.startswith(prefix)]
             return self.rows(own).to_table(columns=columns)
 
     def read_table(self, name: str, columns: list[str]) -> pa.Table:

@@ -13,6 +13,7 @@ from typing import Any
 
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.redact import redact
+from arkv_sglang.batch.types import RunFailed, describe
 from arkv_sglang.config import load_config as load_policy
 
 # Where documents come from and rows go to, and how the work is spread.
@@ -84,7 +85,7 @@ def policy_settings(engine: dict[str, Any]) -> dict[str, Any]:
 
 def model_identity(engine: dict[str, Any]) -> dict[str, Any]:
     """``id`` and ``revision`` as configured; for a folder ``hash``, else ``commit`` where the
-    hub's cache on this machine tells it."""
+    hub's cache on this machine tells it. Raises RunFailed."""
     path, revision = engine["model_path"], engine.get("revision")
     folder = Path(path)
     is_folder = folder.is_dir()
@@ -92,8 +93,18 @@ def model_identity(engine: dict[str, Any]) -> dict[str, Any]:
         "id": path,
         "revision": revision,
         "commit": None if is_folder else _cached_commit(path, revision),
-        "hash": _hash_folder(folder) if is_folder else None,
+        "hash": _hash_readable(folder) if is_folder else None,
     }
+
+
+def _hash_readable(folder: Path) -> str:
+    try:
+        return _hash_folder(folder)
+    except OSError as error:
+        raise RunFailed(
+            f"engine.model_path must be a folder that can be read, got {str(folder)!r} "
+            f"({describe(error)}); correct the rights to it"
+        ) from None
 
 
 def _hash_folder(folder: Path) -> str:
