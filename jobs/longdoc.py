@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import math
-import signal
 import sys
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
-from arkv_sglang.batch.commit import OutputFolder
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.documents import open_documents
+from arkv_sglang.batch.folder import OutputFolder
 from arkv_sglang.batch.load import load_config
+from arkv_sglang.batch.outcome import FAILED, run_to_end
 from arkv_sglang.batch.prompts import TokenizedPrompts, load_tokenizer
 from arkv_sglang.batch.redact import redact_uris
-from arkv_sglang.batch.run import check_outcome, package_versions, run_job
+from arkv_sglang.batch.run import package_versions, run_job
 from arkv_sglang.batch.types import (
     BatchError,
     EngineInfo,
@@ -37,9 +37,6 @@ from arkv_sglang.batch.types import (
     RunFailed,
 )
 from arkv_sglang.config import ConfigError
-
-STOPPED = 143
-T = TypeVar("T")
 
 
 class EngineActor:
@@ -181,31 +178,25 @@ def main() -> int:
     except ConfigError as error:
         complain(error)
         return 2
-    ray.init()
-    warn_of_missing_resources(config)
-    engines = [RayEngine(f"engine-{number}", config) for number in range(config.engines.count)]
-    say(f"starting {len(engines)} engines of {config.engine['model_path']}")
-    try:
-        report = asyncio.run(
-            until_terminated(run_job(config, engines, source, prompts, folder, say))
-        )
-        check_outcome(report, config.run.max_failure_rate)
     except RunFailed as error:
         complain(error)
-        return 1
-    except asyncio.CancelledError:
-        complain("stopped; the documents that were done are committed")
-        return STOPPED
-    finally:
+        return FAILED
+    engines: list[RayEngine] = []
+    with contextlib.ExitStack() as stack:
+        # Last of all, since it may take longer than a job that is stopped has.
+        stack.callback(stop, engines)
+        stack.enter_context(contextlib.closing(folder))
+        ray.init()
+        warn_of_missing_resources(config)
+        engines += [RayEngine(f"engine-{number}", config) for number in range(config.engines.count)]
+        say(f"starting {len(engines)} engines of {config.engine['model_path']}")
+        run = run_job(config, engines, source, prompts, folder, say)
+        return run_to_end(run, config.run.max_failure_rate, complain)
+
+
+def stop(engines: list[RayEngine]) -> None:
+    if engines:
         ray.wait([engine.stop() for engine in engines], num_returns=len(engines), timeout=20)
-    return 0
-
-
-async def until_terminated(run: Coroutine[Any, Any, T]) -> T:
-    """``ray job stop`` sends SIGTERM, and SIGKILL a few seconds later."""
-    task = asyncio.ensure_future(run)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await task
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from arkv_sglang.batch.redact import redact
+from arkv_sglang.batch.types import OK, STATUSES
 
 PROMPT_VARIABLES = ("text", "title", "doc_id")
 
@@ -121,7 +122,9 @@ class EnginesConfig(Section):
 
 class OutputConfig(Section):
     dir: str
-    existing: Literal["fail", "replace"] = "fail"
+    existing: Literal["resume", "fail", "replace"] = "resume"
+    retry: list[str] = ["error"]
+    lease_s: Seconds = 60
     rows_per_part: Positive = 500
     part_period_s: Seconds = 60
 
@@ -135,6 +138,14 @@ class OutputConfig(Section):
                 "path would be lost, so give the whole path",
             )
         return path.rstrip("/") or "/"
+
+    @field_validator("retry")
+    @classmethod
+    def _names_failures(cls, retry: list[str]) -> list[str]:
+        failures = [status for status in STATUSES if status != OK]
+        if not set(retry) <= set(failures):
+            raise broken_rule(f"be a list of {', '.join(failures)}", "correct it")
+        return retry
 
 
 class RunConfig(Section):

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from arkv_sglang.batch.config import InputConfig, JobConfig
+from arkv_sglang.batch.folder import RESPONSES
 from arkv_sglang.batch.inputs import find_files
 from arkv_sglang.batch.openai_requests import COMPLETIONS
 from arkv_sglang.batch.records import read_jsonl, read_records
 from arkv_sglang.batch.types import ERROR, INVALID, OK, TOO_LONG, RunFailed
 from arkv_sglang.config import ConfigError
 
-RESPONSES = "responses.jsonl"
 COLUMNS = (
     *("doc_id", "status", "error", "summary", "finish_reason"),
     *("prompt_tokens", "output_tokens", "cached_tokens"),

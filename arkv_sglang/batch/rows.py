@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from arkv_sglang.batch.types import (
     ERROR,
     INVALID,
@@ -18,8 +20,17 @@ def invalid(doc_id: str, error: str) -> Row:
     return Row(doc_id, INVALID, error)
 
 
-def failed(request: Request, error: str, engine: str | None = None) -> Row:
-    return Row(request.doc_id, ERROR, error, prompt_tokens=request.prompt_tokens, engine=engine)
+def failed(
+    request: Request, error: str, engine: str | None = None, death_log: Sequence[str] = ()
+) -> Row:
+    return Row(
+        request.doc_id,
+        ERROR,
+        error,
+        prompt_tokens=request.prompt_tokens,
+        engine=engine,
+        death_log=death_log,
+    )
 
 
 def too_long(request: Request, limit: int, max_new_tokens: int, info: EngineInfo) -> Row:

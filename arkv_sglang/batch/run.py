@@ -14,20 +14,27 @@ from typing import Any
 
 import pyarrow as pa
 
-from arkv_sglang.batch.commit import ROW_SCHEMA, Committer, OutputFolder
+from arkv_sglang.batch.commit import Committer
 from arkv_sglang.batch.config import JobConfig
-from arkv_sglang.batch.monitor import Monitor
-from arkv_sglang.batch.openai_responses import COLUMNS, RESPONSES, responses
-from arkv_sglang.batch.scheduler import Lane, Limits, Scheduler
-from arkv_sglang.batch.types import (
-    OK,
-    STATUSES,
-    Engine,
-    PromptBuilder,
-    Row,
-    RunFailed,
-    Source,
+from arkv_sglang.batch.folder import (
+    DEAD_LETTERS,
+    MANIFEST,
+    MERGED,
+    PARTS,
+    REPORTS,
+    RESPONSES,
+    TELEMETRY,
+    OutputFolder,
 )
+from arkv_sglang.batch.manifest import FAILED, STOPPED, SUCCEEDED, Manifest
+from arkv_sglang.batch.merge import write_merged
+from arkv_sglang.batch.monitor import Monitor
+from arkv_sglang.batch.openai_responses import COLUMNS, responses
+from arkv_sglang.batch.outcome import check_outcome
+from arkv_sglang.batch.resume import Ledger, finished, read_outcomes
+from arkv_sglang.batch.scheduler import Lane, Limits, Scheduler
+from arkv_sglang.batch.schema import ROW_SCHEMA
+from arkv_sglang.batch.types import Engine, PromptBuilder, Row, RunFailed, Source, describe
 from arkv_sglang.report.aggregate import build_report
 from arkv_sglang.report.html import render_html
 from arkv_sglang.report.table import format_table
@@ -52,49 +59,75 @@ async def run_job(
     folder: OutputFolder,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run every document, write the output, return the report. Raises RunFailed."""
+    """Run every document that is not done yet, write the output, return the report. Raises
+    RunFailed, with all committed rows in place, as they also are when it is cancelled."""
     started_at, started = datetime.now(UTC), time.monotonic()
-    run_id = started_at.strftime("%Y%m%dT%H%M%S%fZ")
-    committer = Committer(folder, run_id, config.output)
+    manifest = Manifest(folder, config, package_versions())
+    ledger = _resume(folder, config, manifest.config_hash, say)
+    committer = Committer(folder, ledger, config.output)
+    manifest.begin()
+    broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def emit(row: Row) -> None:
-        # Before an engine is up nothing is done that is worth an earlier run's results.
-        committer.add(row, hold=not scheduler.has_started)
+        try:
+            # Before an engine is up nothing is done that is worth an earlier run's results.
+            committer.add(row, hold=not scheduler.has_started)
+        except RunFailed as error:
+            _break(broken, error)
 
-    scheduler = Scheduler(list(engines), source, prompts, emit, limits(config))
+    scheduler = Scheduler(list(engines), ledger.unfinished(source), prompts, emit, limits(config))
     monitor = Monitor(scheduler, committer.by_status, say)
+
+    def end(outcome: str, reason: str | None = None) -> None:
+        manifest.end(outcome, reason, committer.by_status, ledger.skipped)
+
     try:
-        await _run_watched(scheduler, monitor, config)
-    except BaseException:
+        await _run_watched(scheduler, monitor, config, folder, broken)
+        committer.commit()
+        say(monitor.line())
+        run = {
+            "id": folder.attempt,
+            "started_at": started_at.isoformat(timespec="seconds"),
+            "wall_s": time.monotonic() - started,
+            "documents_skipped": ledger.skipped,
+        }
+        records = [_engine_record(lane, monitor, started) for lane in scheduler.lanes]
+        report = _write_results(folder, ledger, run, records, config, say)
+    except asyncio.CancelledError:
         if scheduler.has_started:
             committer.commit()
+        end(STOPPED)
         raise
-    committer.commit()
-    say(monitor.line())
-    run = {
-        "id": run_id,
-        "started_at": started_at.isoformat(timespec="seconds"),
-        "wall_s": time.monotonic() - started,
-    }
-    records = [_engine_record(lane, monitor, started) for lane in scheduler.lanes]
-    return _write_report(folder, run, records, monitor, config, say)
+    except Exception as error:
+        # What failed may be the commits themselves; the reason for the end is the first one.
+        with contextlib.suppress(RunFailed):
+            if scheduler.has_started:
+                committer.commit()
+            end(FAILED, describe(error))
+        raise
+    finally:
+        ledger.stop()
+    try:
+        check_outcome(report, config.run.max_failure_rate)
+    except RunFailed as error:
+        end(FAILED, str(error))
+    else:
+        end(SUCCEEDED)
+    return report
 
 
-def check_outcome(report: dict[str, Any], max_failure_rate: float) -> None:
-    """Raise RunFailed when too few documents succeeded."""
-    documents = report["totals"]["documents"]
-    total, failed = documents["all"], documents["all"] - documents[OK]
-    if not total:
-        raise RunFailed("the input held no documents")
-    counts = ", ".join(f"{documents[s]} {s}" for s in STATUSES if s != OK and documents[s])
-    if not documents[OK]:
-        error = report["failures"][0]["error"]
-        raise RunFailed(f"none of {total} documents succeeded ({counts}); the first: {error}")
-    if failed / total > max_failure_rate:
-        raise RunFailed(
-            f"{failed} of {total} documents failed ({counts}), more than run.max_failure_rate "
-            f"{max_failure_rate:g} allows"
+def _resume(
+    folder: OutputFolder, config: JobConfig, config_hash: str, say: Callable[[str], None]
+) -> Ledger:
+    parts = folder.parts()
+    outcomes = read_outcomes(folder, parts, config_hash) if parts else {}
+    done = finished(outcomes, config.output.retry)
+    if parts:
+        say(
+            f"resuming: {len(done):,} documents are done under this configuration "
+            f"({config_hash}), {len(outcomes) - len(done):,} that failed are tried again"
         )
+    return Ledger(config_hash, done)
 
 
 def limits(config: JobConfig) -> Limits:
@@ -107,21 +140,44 @@ def limits(config: JobConfig) -> Limits:
     )
 
 
-async def _run_watched(scheduler: Scheduler, monitor: Monitor, config: JobConfig) -> None:
+async def _run_watched(
+    scheduler: Scheduler,
+    monitor: Monitor,
+    config: JobConfig,
+    folder: OutputFolder,
+    broken: asyncio.Future[None],
+) -> None:
+    running = asyncio.ensure_future(scheduler.run())
     watchers = (
         asyncio.ensure_future(monitor.sample_every(config.run.sample_period_s)),
         asyncio.ensure_future(monitor.report_every(config.run.progress_period_s)),
+        asyncio.ensure_future(_watch_fence(folder, broken)),
     )
     try:
-        await scheduler.run()
+        await asyncio.wait((running, broken), return_when=asyncio.FIRST_COMPLETED)
+        if broken.done():
+            broken.result()
+        running.result()
         # So that even the shortest run has figures.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(30):
                 await asyncio.gather(*map(monitor.sample_once, scheduler.lanes))
     finally:
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
+        for task in (running, *watchers):
+            task.cancel()
+        await asyncio.gather(running, *watchers, return_exceptions=True)
+
+
+async def _watch_fence(folder: OutputFolder, broken: asyncio.Future[None]) -> None:
+    """A commit would notice, too, but engines should not work in vain until then."""
+    while folder.lost is None:
+        await asyncio.sleep(1)
+    _break(broken, folder.lost)
+
+
+def _break(broken: asyncio.Future[None], error: RunFailed) -> None:
+    if not broken.done():
+        broken.set_exception(error)
 
 
 def _engine_record(lane: Lane, monitor: Monitor, started: float) -> dict[str, Any]:
@@ -140,25 +196,29 @@ def _engine_record(lane: Lane, monitor: Monitor, started: float) -> dict[str, An
     }
 
 
-def _write_report(
+def _write_results(
     folder: OutputFolder,
+    ledger: Ledger,
     run: dict[str, Any],
     engines: list[dict[str, Any]],
-    monitor: Monitor,
     config: JobConfig,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
+    folder.drop_earlier()
+    left_out = write_merged(folder, ledger)
     columns = [name for name in ROW_SCHEMA.names if name != "summary"]
-    rows = folder.read_rows(columns)
-    report = build_report(rows, run, engines, config.snapshot(), package_versions())
+    rows, merged = folder.own_rows(columns), folder.read_table(MERGED, columns)
+    report = build_report(rows, run, engines, config.snapshot(), package_versions(), merged)
     series = {engine["name"]: engine["samples"] for engine in engines}
-    folder.write_table("telemetry.parquet", _telemetry_table(series))
+    folder.write_table(TELEMETRY, _telemetry_table(series))
     folder.write("report.json", json.dumps(report, indent=2, allow_nan=False).encode())
     folder.write("report.html", render_html(report, series).encode())
     say(format_table(report))
-    names = ["summaries/*.parquet", "telemetry.parquet", "report.json", "report.html"]
+    if left_out:
+        say(f"{left_out:,} documents that this input does not have are in {PARTS}/ only")
+    names = [MERGED, DEAD_LETTERS, MANIFEST, TELEMETRY, *REPORTS]
     if config.input.format == "openai":
-        lines = responses(config, folder.read_rows(list(COLUMNS)))
+        lines = responses(config, folder.read_table(MERGED, list(COLUMNS)))
         folder.write(RESPONSES, b"".join(lines))
         names.append(RESPONSES)
     for name in names:

@@ -48,6 +48,7 @@ class Work:
     request: Request
     suspect: bool = False
     lone_deaths: int = 0
+    death_log: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -253,11 +254,12 @@ class Scheduler:
         await self._notify()
 
     def _fail(self, lane: Lane, work: Work, error: str) -> None:
-        self._emit(rows.failed(work.request, error, lane.engine.name))
+        self._emit(rows.failed(work.request, error, lane.engine.name, work.death_log))
 
     def _lose(self, lane: Lane, work: Work, reason: str) -> None:
         lane.deaths += lane.up
         lane.up = False
+        work.death_log.append(reason)
         work.lone_deaths += work.suspect
         work.suspect = True
         if work.lone_deaths < MAX_LONE_DEATHS:

@@ -120,7 +120,8 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One document's line in the output table."""
+    """One document's line in the output table. ``death_log``: how each engine died that was running
+    a document which failed."""
 
     doc_id: str
     status: str
@@ -133,6 +134,7 @@ class Row:
     ttft_s: float | None = None
     e2e_s: float | None = None
     engine: str | None = None
+    death_log: Sequence[str] = ()
     kv: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -74,12 +74,11 @@ def run_job(config: str, overrides: dict[str, str], more: list[str]) -> int:
 
 
 def show_results() -> None:
-    parts = sorted(OUTPUT.glob("summaries/*.parquet"))
-    reports = [OUTPUT / "report.json", OUTPUT / "report.html"]
-    missing = [str(path) for path in reports if not path.is_file()]
-    if missing or not parts:
+    results = [OUTPUT / name for name in ("summaries.parquet", "report.json", "report.html")]
+    missing = [str(path) for path in results if not path.is_file()]
+    if missing:
         raise RuntimeError(f"the job must write summaries and reports, got none: {missing}")
-    for path in [*parts, *reports]:
+    for path in results:
         print(f"      {path}")
 
 

@@ -34,9 +34,12 @@ def build_report(
     engines: Sequence[Mapping[str, Any]],
     config: Mapping[str, Any],
     versions: Mapping[str, str],
+    merged: pa.Table | None = None,
 ) -> dict[str, Any]:
-    """Everything that report.json holds. ``rows`` are the committed rows; an engine record has
-    name, info, deaths, gone, ready_s and done_s (seconds since the run began), peaks, samples.
+    """Everything that report.json holds. ``rows`` are those that this attempt committed; an engine
+    record has name, info, deaths, gone, ready_s and done_s (seconds since the run began), peaks,
+    samples. ``merged``: one row for each document of the input, also those that earlier attempts
+    did: its documents are counted in the totals, and its failures told.
 
     Peaks are those of the samples. In the totals they are sums over the engines."""
     per_engine = [_engine(rows, engine) for engine in engines]
@@ -44,7 +47,9 @@ def build_report(
     ended = [engine["done_s"] for engine in engines if engine["done_s"] is not None]
     wall_s = max(ended) - min(begun) if begun and ended else None
     totals = _figures(rows, wall_s) | {key: _sum(per_engine, key) for key in _LEVELS}
-    failed = rows.filter(pc.not_equal(rows["status"], "ok"))
+    merged = rows if merged is None else merged
+    totals |= {"documents": _documents(merged), "documents_of_attempt": totals["documents"]}
+    failed = merged.filter(pc.not_equal(merged["status"], "ok"))
     return {
         "format": FORMAT,
         "run": {**run, "generating_s": wall_s},
@@ -77,7 +82,7 @@ def _engine(rows: pa.Table, engine: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _figures(rows: pa.Table, wall_s: float | None) -> dict[str, Any]:
-    documents = {status: _count(rows, status) for status in STATUSES} | {"all": rows.num_rows}
+    documents = _documents(rows)
     done = rows.filter(pc.equal(rows["status"], "ok"))
     prompt, cached, output = (
         _total(done, name) for name in ("prompt_tokens", "cached_tokens", "output_tokens")
@@ -102,6 +107,10 @@ def _figures(rows: pa.Table, wall_s: float | None) -> dict[str, Any]:
             for name in ("rows_original", "rows_quantized", "rows_evicted")
         },
     }
+
+
+def _documents(rows: pa.Table) -> dict[str, int]:
+    return {status: _count(rows, status) for status in STATUSES} | {"all": rows.num_rows}
 
 
 def _count(rows: pa.Table, status: str) -> int:

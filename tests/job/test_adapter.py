@@ -1,8 +1,5 @@
 """The parts of the job's program that need Ray's names but no cluster."""
 
-import asyncio
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.types import RequestFailed
 from arkv_sglang.config import ConfigError
-from jobs.longdoc import actor_options, complain, reason, say, until_terminated
+from jobs.longdoc import actor_options, complain, reason, say
 
 
 def configured(tmp_path: Path, **engines: Any) -> JobConfig:
@@ -67,23 +64,3 @@ def test_nothing_printed_has_user_info(capsys: pytest.CaptureFixture[str]) -> No
     printed = capsys.readouterr()
     assert printed.out == "s3://***@bucket/out/report.html\n"
     assert printed.err == "longdoc: output.dir must be new, got 's3://***@bucket'\n"
-
-
-def test_sigterm_cancels_the_run_in_time_to_commit() -> None:
-    committed = False
-
-    async def run() -> None:
-        nonlocal committed
-        os.kill(os.getpid(), signal.SIGTERM)
-        try:
-            await asyncio.sleep(60)
-        finally:
-            committed = True
-
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(asyncio.CancelledError):
-            asyncio.run(until_terminated(run()))
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert committed

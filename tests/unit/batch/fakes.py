@@ -62,6 +62,13 @@ class FakeEngine:
         }
 
 
+class QuietEngine(FakeEngine):
+    """Without telemetry, and so without plots, which take longer than all the rest of a run."""
+
+    async def sample(self) -> dict[str, float]:
+        raise RequestFailed("it has no telemetry")
+
+
 class FakePrompts:
     """One token per character."""
 

@@ -1,53 +1,24 @@
 import asyncio
+import contextlib
 import itertools
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from arkv_sglang.batch.commit import OutputFolder
-from arkv_sglang.batch.config import JobConfig, PromptConfig
+from arkv_sglang.batch.config import PromptConfig
+from arkv_sglang.batch.folder import OutputFolder
 from arkv_sglang.batch.monitor import Series
+from arkv_sglang.batch.outcome import check_outcome
 from arkv_sglang.batch.prompts import TokenizedPrompts
-from arkv_sglang.batch.run import check_outcome, run_job
-from arkv_sglang.batch.types import STATUSES, BadDocument, Document, RequestFailed, RunFailed
+from arkv_sglang.batch.run import run_job
+from arkv_sglang.batch.types import BadDocument, Document, RequestFailed, RunFailed
 
 from .fakes import FakeEngine, FakePrompts
-
-
-def configured(out: Path, **sections: dict[str, Any]) -> JobConfig:
-    config: dict[str, dict[str, Any]] = {
-        "input": {"path": "unused"},
-        "engine": {"model_path": "some/model", "kv_policy": "arkv"},
-        "sampling": {"max_new_tokens": 10},
-        "output": {"dir": str(out)},
-        "run": {"sample_period_s": 0.001, "progress_period_s": 0.002},
-    }
-    for name, section in sections.items():
-        config[name] = config.get(name, {}) | section
-    return JobConfig.model_validate(config)
-
-
-def run(
-    out: Path,
-    fleet: list[Any],
-    source: list[Any],
-    prompts: Any = None,
-    **sections: dict[str, Any],
-) -> tuple[dict[str, Any], str]:
-    config = configured(out, **sections)
-    said: list[str] = []
-    folder = OutputFolder(config.output)
-    job = run_job(config, fleet, iter(source), prompts or FakePrompts(), folder, said.append)
-    return asyncio.run(job), "\n".join(said)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+from .runs import configured, files, run
 
 
 def test_a_run_leaves_rows_telemetry_and_a_report(tmp_path: Path) -> None:
@@ -85,11 +56,11 @@ def test_a_stopped_run_keeps_what_is_done(tmp_path: Path) -> None:
 
     async def stopped() -> None:
         config = configured(tmp_path)
-        folder = OutputFolder(config.output)
         source = iter([Document(f"d{n}", "text") for n in range(3)])
-        job = run_job(config, [Slow()], source, FakePrompts(), folder, lambda line: None)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(job, 0.3)
+        with contextlib.closing(OutputFolder(config.output)) as folder:
+            job = run_job(config, [Slow()], source, FakePrompts(), folder, lambda line: None)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(job, 0.3)
 
     asyncio.run(stopped())
     assert pq.read_table(tmp_path / "summaries")["doc_id"].to_pylist() == ["d0"]
@@ -119,10 +90,10 @@ def test_a_run_that_is_stopped_before_an_engine_is_up_leaves_the_earlier_rows(
     async def stopped() -> None:
         config = configured(tmp_path, output=REPLACE)
         source = iter([BadDocument("bad", "empty"), Document("d", "text")])
-        folder = OutputFolder(config.output)
-        job = run_job(config, [FakeEngine(start_s=60)], source, FakePrompts(), folder, print)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(job, 0.3)
+        with contextlib.closing(OutputFolder(config.output)) as folder:
+            job = run_job(config, [FakeEngine(start_s=60)], source, FakePrompts(), folder, print)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(job, 0.3)
 
     asyncio.run(stopped())
     assert files(tmp_path) == before
@@ -192,30 +163,6 @@ def test_an_engine_without_telemetry_says_so_once_and_is_used(
     assert report["totals"]["documents"]["ok"] == 9
     assert said.count("no telemetry of engine-0: KeyError: 'memory_usage'") == 1
     assert report["engines"][0]["peak_kv_bytes"] is None
-
-
-@pytest.mark.parametrize(
-    ("counts", "message"),
-    [
-        ((0, 0, 0, 0), "the input held no documents"),
-        ((0, 0, 2, 0), "none of 2 documents succeeded (2 invalid); the first: why"),
-        (
-            (7, 2, 1, 0),
-            "3 of 10 documents failed (2 too_long, 1 invalid), more than "
-            "run.max_failure_rate 0.1 allows",
-        ),
-        (
-            (8, 0, 0, 2),
-            "2 of 10 documents failed (2 error), more than run.max_failure_rate 0.1 allows",
-        ),
-    ],
-)
-def test_a_run_that_failed_says_why(counts: tuple[int, ...], message: str) -> None:
-    documents = dict(zip(STATUSES, counts, strict=True)) | {"all": sum(counts)}
-    failures = [{"error": "why"}] * (sum(counts) - counts[0])
-    report = {"totals": {"documents": documents}, "failures": failures}
-    with pytest.raises(RunFailed, match=f"^{re.escape(message)}$"):
-        check_outcome(report, 0.1)
 
 
 def test_long_series_are_thinned_and_keep_their_peaks() -> None:

@@ -1,0 +1,45 @@
+"""The columns of the output tables, as README.md documents them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from arkv_sglang.batch.types import KV_KEYS
+
+_STAMP = [
+    pa.field("doc_hash", pa.string(), nullable=False),
+    pa.field("config_hash", pa.string(), nullable=False),
+    pa.field("attempt", pa.string(), nullable=False),
+]
+
+ROW_SCHEMA = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field("summary", pa.string()),
+        pa.field("prompt_tokens", pa.int64()),
+        pa.field("output_tokens", pa.int64()),
+        pa.field("cached_tokens", pa.int64()),
+        pa.field("finish_reason", pa.string()),
+        pa.field("ttft_s", pa.float64()),
+        pa.field("e2e_s", pa.float64()),
+        pa.field("engine", pa.string()),
+        pa.field("death_log", pa.list_(pa.string())),
+        *(pa.field(f"kv_{key}", pa.int64()) for key in KV_KEYS),
+        *_STAMP,
+    ]
+)
+
+DEAD_LETTER_SCHEMA = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field("attempts", pa.int64(), nullable=False),
+        pa.field("engine", pa.string()),
+        pa.field("death_log", pa.list_(pa.string())),
+        pa.field("prompt_tokens", pa.int64()),
+        *_STAMP,
+    ]
+)
