@@ -3,6 +3,8 @@
     ray job submit --working-dir . -- python jobs/longdoc.py --config configs/longdoc.yaml \
         --set output.dir=/data/summaries --set input.path=/data/corpus.parquet
 
+With --dry-run it reads the whole input, says what the run would take, and writes nothing.
+
 Exit code 0 when the run succeeded, 1 when it failed or more documents than run.max_failure_rate
 allows did, 2 when the configuration or the input is wrong, 143 when it was stopped (SIGTERM).
 """
@@ -19,11 +21,16 @@ from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+from ray.util.metrics import Counter, Gauge
+from rich.console import Console
 
 from arkv_sglang.batch.commit import OutputFolder
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.documents import open_documents
+from arkv_sglang.batch.dry_run import DryRun
 from arkv_sglang.batch.load import load_config
+from arkv_sglang.batch.metrics import MetricsMirror
+from arkv_sglang.batch.progress import Bar
 from arkv_sglang.batch.prompts import TokenizedPrompts, load_tokenizer
 from arkv_sglang.batch.redact import redact_uris
 from arkv_sglang.batch.run import check_outcome, package_versions, run_job
@@ -35,8 +42,10 @@ from arkv_sglang.batch.types import (
     RequestFailed,
     Result,
     RunFailed,
+    Source,
 )
 from arkv_sglang.config import ConfigError
+from arkv_sglang.report.plan import print_plan
 
 STOPPED = 143
 T = TypeVar("T")
@@ -166,17 +175,42 @@ def warn_of_missing_resources(config: JobConfig) -> None:
             )
 
 
-def main() -> int:
+def greater_than_0(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be greater than 0, got {text}; correct it")
+    return value
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", required=True, metavar="YAML")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one dotted key"
     )
+    dry = parser.add_argument_group("before a run")
+    dry.add_argument("--dry-run", action="store_true", help="say what it would take, write nothing")
+    time = dry.add_mutually_exclusive_group()
+    time.add_argument("--probe", type=greater_than_0, metavar="N", help="time N documents")
+    time.add_argument("--from-report", metavar="JSON", help="take the speed of an earlier run")
+    dry.add_argument(
+        "--kv-gib", type=greater_than_0, metavar="GIB", help="KV memory of an engine, if known"
+    )
     arguments = parser.parse_args()
+    options = (arguments.probe, arguments.from_report, arguments.kv_gib)
+    if not arguments.dry_run and any(option is not None for option in options):
+        parser.error("--probe, --from-report and --kv-gib must come with --dry-run; add it")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse_arguments()
     try:
         config = load_config(arguments.config, arguments.set)
         source = open_documents(config.input)
         prompts = TokenizedPrompts(load_tokenizer(config.engine), config.prompt)
+        if arguments.dry_run:
+            return dry_run(config, source, prompts, arguments)
         folder = OutputFolder(config.output)
     except ConfigError as error:
         complain(error)
@@ -185,9 +219,11 @@ def main() -> int:
     warn_of_missing_resources(config)
     engines = [RayEngine(f"engine-{number}", config) for number in range(config.engines.count)]
     say(f"starting {len(engines)} engines of {config.engine['model_path']}")
+    bar = Bar(console) if (console := Console()).is_terminal else None
+    mirror = MetricsMirror(Counter, Gauge)
     try:
         report = asyncio.run(
-            until_terminated(run_job(config, engines, source, prompts, folder, say))
+            until_terminated(run_job(config, engines, source, prompts, folder, say, bar, mirror))
         )
         check_outcome(report, config.run.max_failure_rate)
     except RunFailed as error:
@@ -197,8 +233,36 @@ def main() -> int:
         complain("stopped; the documents that were done are committed")
         return STOPPED
     finally:
-        ray.wait([engine.stop() for engine in engines], num_returns=len(engines), timeout=20)
+        stop(engines)
     return 0
+
+
+def dry_run(
+    config: JobConfig, source: Source, prompts: TokenizedPrompts, arguments: argparse.Namespace
+) -> int:
+    """Raises ConfigError."""
+    dry = DryRun(config, prompts, arguments.from_report, arguments.kv_gib)
+    try:
+        dry.read(source, int(arguments.probe or 0))
+        if dry.probes:
+            ray.init()
+            engine = RayEngine("probe", config)
+            try:
+                asyncio.run(until_terminated(dry.probe(engine)))
+            finally:
+                stop([engine])
+    except RunFailed as error:
+        complain(error)
+        return 1
+    except asyncio.CancelledError:
+        complain("stopped")
+        return STOPPED
+    print_plan(dry.plan(), Console())
+    return 0
+
+
+def stop(engines: list[RayEngine]) -> None:
+    ray.wait([engine.stop() for engine in engines], num_returns=len(engines), timeout=20)
 
 
 async def until_terminated(run: Coroutine[Any, Any, T]) -> T:

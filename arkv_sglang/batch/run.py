@@ -16,8 +16,11 @@ import pyarrow as pa
 
 from arkv_sglang.batch.commit import ROW_SCHEMA, Committer, OutputFolder
 from arkv_sglang.batch.config import JobConfig
+from arkv_sglang.batch.metrics import Mirror, NoMirror
 from arkv_sglang.batch.monitor import Monitor
+from arkv_sglang.batch.progress import Display, Lines
 from arkv_sglang.batch.scheduler import Lane, Limits, Scheduler
+from arkv_sglang.batch.tally import Tally
 from arkv_sglang.batch.types import (
     OK,
     STATUSES,
@@ -50,26 +53,35 @@ async def run_job(
     prompts: PromptBuilder,
     folder: OutputFolder,
     say: Callable[[str], None],
+    display: Display | None = None,
+    mirror: Mirror | None = None,
 ) -> dict[str, Any]:
-    """Run every document, write the output, return the report. Raises RunFailed."""
+    """Run every document, write the output, return the report. Raises RunFailed.
+
+    Without a ``display`` progress is said, line by line. ``mirror``: for metrics.
+    """
     started_at, started = datetime.now(UTC), time.monotonic()
     run_id = started_at.strftime("%Y%m%dT%H%M%S%fZ")
     committer = Committer(folder, run_id, config.output)
+    tally, mirror = Tally(), mirror or NoMirror()
 
     def emit(row: Row) -> None:
         # Before an engine is up nothing is done that is worth an earlier run's results.
         committer.add(row, hold=not scheduler.has_started)
+        tally.add(row)
+        mirror.row(row)
 
     scheduler = Scheduler(list(engines), source, prompts, emit, limits(config))
-    monitor = Monitor(scheduler, committer.by_status, say)
+    monitor = Monitor(scheduler, tally, mirror, say)
     try:
-        await _run_watched(scheduler, monitor, config)
+        with display or Lines(say, config.run.progress_period_s) as shown:
+            await _run_watched(scheduler, monitor, shown, config)
     except BaseException:
         if scheduler.has_started:
             committer.commit()
         raise
     committer.commit()
-    say(monitor.line())
+    say(monitor.progress().line())
     run = {
         "id": run_id,
         "started_at": started_at.isoformat(timespec="seconds"),
@@ -106,10 +118,12 @@ def limits(config: JobConfig) -> Limits:
     )
 
 
-async def _run_watched(scheduler: Scheduler, monitor: Monitor, config: JobConfig) -> None:
+async def _run_watched(
+    scheduler: Scheduler, monitor: Monitor, display: Display, config: JobConfig
+) -> None:
     watchers = (
         asyncio.ensure_future(monitor.sample_every(config.run.sample_period_s)),
-        asyncio.ensure_future(monitor.report_every(config.run.progress_period_s)),
+        asyncio.ensure_future(monitor.show_every(display.period_s, display.show)),
     )
     try:
         await scheduler.run()
