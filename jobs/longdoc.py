@@ -16,7 +16,7 @@ import asyncio
 import math
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import ray
@@ -175,11 +175,18 @@ def warn_of_missing_resources(config: JobConfig) -> None:
             )
 
 
-def greater_than_0(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be greater than 0, got {text}; correct it")
-    return value
+def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+    """A number of that kind, for argparse."""
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be greater than 0, got {text}; correct it")
+        return value
+
+    # argparse names it where the text is no number at all.
+    parse.__name__ = kind.__name__
+    return parse
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -191,10 +198,10 @@ def parse_arguments() -> argparse.Namespace:
     dry = parser.add_argument_group("before a run")
     dry.add_argument("--dry-run", action="store_true", help="say what it would take, write nothing")
     time = dry.add_mutually_exclusive_group()
-    time.add_argument("--probe", type=greater_than_0, metavar="N", help="time N documents")
+    time.add_argument("--probe", type=positive(int), metavar="N", help="time N documents")
     time.add_argument("--from-report", metavar="JSON", help="take the speed of an earlier run")
     dry.add_argument(
-        "--kv-gib", type=greater_than_0, metavar="GIB", help="KV memory of an engine, if known"
+        "--kv-gib", type=positive(float), metavar="GIB", help="KV memory of an engine, if known"
     )
     arguments = parser.parse_args()
     options = (arguments.probe, arguments.from_report, arguments.kv_gib)
@@ -243,7 +250,7 @@ def dry_run(
     """Raises ConfigError."""
     dry = DryRun(config, prompts, arguments.from_report, arguments.kv_gib)
     try:
-        dry.read(source, int(arguments.probe or 0))
+        dry.read(source, arguments.probe or 0)
         if dry.probes:
             ray.init()
             engine = RayEngine("probe", config)

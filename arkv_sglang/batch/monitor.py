@@ -40,6 +40,11 @@ class Series:
             del self.samples[1::2]
             self._stride *= 2
 
+    def to_the_end(self) -> list[Sample]:
+        """What was kept, and the last sample of all, which has the counts of the whole run."""
+        is_kept = not self.samples or self.samples[-1] is self.last
+        return self.samples if is_kept else [*self.samples, self.last]
+
 
 class Monitor:
     """Samples and progress of a scheduler's run, until cancelled."""

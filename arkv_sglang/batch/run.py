@@ -147,7 +147,7 @@ def _engine_record(lane: Lane, monitor: Monitor, started: float) -> dict[str, An
         "deaths": lane.deaths,
         "ready_s": None if ready is None else ready - started,
         "done_s": None if done is None else done - started,
-        "samples": series.samples,
+        "samples": series.to_the_end(),
         "peaks": series.peaks,
         "last": series.last,
     }
