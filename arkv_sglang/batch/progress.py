@@ -101,6 +101,7 @@ class Bar(RichProgress):
     period_s = BAR_PERIOD_S
 
     def __init__(self, console: Console) -> None:
+        self._figures = Text()
         super().__init__(
             SpinnerColumn(),
             TextColumn("{task.fields[documents]} documents"),
@@ -111,7 +112,6 @@ class Bar(RichProgress):
             transient=True,
             expand=True,
         )
-        self._figures = Text()
         self._bar = self.add_task("", total=None, documents="0/0+", left="")
 
     def get_renderables(self) -> Iterable[RenderableType]:
