@@ -16,7 +16,7 @@ import asyncio
 import math
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import ray
@@ -30,6 +30,7 @@ from arkv_sglang.batch.documents import open_documents
 from arkv_sglang.batch.dry_run import DryRun
 from arkv_sglang.batch.load import load_config
 from arkv_sglang.batch.metrics import MetricsMirror
+from arkv_sglang.batch.options import parse_arguments
 from arkv_sglang.batch.progress import Bar
 from arkv_sglang.batch.prompts import TokenizedPrompts, load_tokenizer
 from arkv_sglang.batch.redact import redact_uris
@@ -175,43 +176,8 @@ def warn_of_missing_resources(config: JobConfig) -> None:
             )
 
 
-def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
-    """A number of that kind, for argparse."""
-
-    def parse(text: str) -> float:
-        value = kind(text)
-        if not 0 < value < math.inf:
-            raise argparse.ArgumentTypeError(f"must be greater than 0, got {text}; correct it")
-        return value
-
-    # argparse names it where the text is no number at all.
-    parse.__name__ = kind.__name__
-    return parse
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", required=True, metavar="YAML")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one dotted key"
-    )
-    dry = parser.add_argument_group("before a run")
-    dry.add_argument("--dry-run", action="store_true", help="say what it would take, write nothing")
-    time = dry.add_mutually_exclusive_group()
-    time.add_argument("--probe", type=positive(int), metavar="N", help="time N documents")
-    time.add_argument("--from-report", metavar="JSON", help="take the speed of an earlier run")
-    dry.add_argument(
-        "--kv-gib", type=positive(float), metavar="GIB", help="KV memory of an engine, if known"
-    )
-    arguments = parser.parse_args()
-    options = (arguments.probe, arguments.from_report, arguments.kv_gib)
-    if not arguments.dry_run and any(option is not None for option in options):
-        parser.error("--probe, --from-report and --kv-gib must come with --dry-run; add it")
-    return arguments
-
-
 def main() -> int:
-    arguments = parse_arguments()
+    arguments = parse_arguments(__doc__.splitlines()[0])
     try:
         config = load_config(arguments.config, arguments.set)
         source = open_documents(config.input)

@@ -149,23 +149,6 @@ def test_a_probe_estimates_the_time_on_one_engine(
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--probe", "2"], "must come with --dry-run; add it"),
-        (["--dry-run", "--probe", "0"], "must be greater than 0, got 0"),
-        (["--dry-run", "--probe", "0.5"], "--probe: invalid int value: '0.5'"),
-        (["--dry-run", "--kv-gib", "lots"], "--kv-gib: invalid float value: 'lots'"),
-        (["--dry-run", "--probe", "2", "--from-report", "x"], "not allowed with"),
-    ],
-)
-def test_wrong_options_of_a_dry_run_are_told_in_a_sentence(
-    options: list[str], sentence: str
-) -> None:
-    ended = job(*options)
-    assert ended.returncode == 2 and sentence in ended.stderr
-
-
-@pytest.mark.parametrize(
     ("override", "sentence"),
     [
         ("output.dir=out", "output.dir must be an absolute path or a URI, got 'out'; "),
