@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 MAX_REASONS = 50
 MAX_EXAMPLES = 3
-# What differs from document to document: numbers, and names in quotes.
-_PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d,.]*(?<![,.])")
+# What may differ from document to document: numbers, and names in quotes.
+_PARTICULAR = re.compile(r"('[^']*'|\"[^\"]*\"|\d[\d,.]*(?<![,.]))")
+
+
+@dataclass(slots=True)
+class _Reason:
+    """``parts`` of the sentence: what is common to all, and in between what may differ."""
+
+    parts: list[str]
+    documents: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, doc_id: str, parts: list[str]) -> None:
+        self.parts = [a if a == b else "…" for a, b in zip(self.parts, parts, strict=True)]
+        self.documents += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(doc_id)
 
 
 def failure_reasons(failed: pa.Table) -> list[dict[str, Any]]:
     """The most frequent first. What differs within a reason is left out of its sentence."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    reasons: dict[tuple[str, ...], _Reason] = {}
     for row in failed.select(["doc_id", "status", "error"]).to_pylist():
-        general = _PARTICULAR.sub("…", row["error"] or "")
-        groups.setdefault((row["status"], general), []).append(row)
-    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+        parts = _PARTICULAR.split(row["error"] or "")
+        found = reasons.setdefault((row["status"], *parts[::2]), _Reason(parts))
+        found.add(row["doc_id"], parts)
+    ordered = sorted(reasons.items(), key=lambda item: (-item[1].documents, item[0]))
     return [
         {
             "status": status,
-            "reason": general if len({row["error"] for row in rows}) > 1 else rows[0]["error"],
-            "documents": len(rows),
-            "example_doc_ids": [row["doc_id"] for row in rows[:MAX_EXAMPLES]],
+            "reason": "".join(reason.parts),
+            "documents": reason.documents,
+            "example_doc_ids": reason.examples,
         }
-        for (status, general), rows in ordered[:MAX_REASONS]
+        for (status, *_), reason in ordered[:MAX_REASONS]
     ]

@@ -137,7 +137,10 @@ def test_the_same_failure_of_many_documents_is_one_reason() -> None:
     report = report_of("ill")
     reasons = {group["status"]: group for group in report["failure_reasons"]}
     assert len(report["failure_reasons"]) == 3
-    assert reasons["too_long"]["reason"].startswith("the prompt has … tokens and at most … fit")
+    assert reasons["too_long"]["reason"] == (
+        "the prompt has … tokens and at most 65536 fit beside 512 new ones"
+    )
+    assert reasons["invalid"]["reason"] == "text is not UTF-8 (byte …)"
     assert reasons["error"]["reason"] == "its engine died 2 times running it alone"
     assert len(reasons["invalid"]["example_doc_ids"]) == 3
     assert "contracts/00096.pdf" in page_of("ill")
