@@ -17,6 +17,7 @@ import math
 import signal
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import ray
@@ -193,7 +194,7 @@ def main() -> int:
     engines = [RayEngine(f"engine-{number}", config) for number in range(config.engines.count)]
     say(f"starting {len(engines)} engines of {config.engine['model_path']}")
     bar = Bar(console) if (console := Console()).is_terminal else None
-    mirror = MetricsMirror(Counter, Gauge)
+    mirror = partial(MetricsMirror, make_counter=Counter, make_gauge=Gauge)
     try:
         report = asyncio.run(
             until_terminated(run_job(config, engines, source, prompts, folder, say, bar, mirror))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from arkv_sglang.batch.metrics import Mirror
+from arkv_sglang.batch.metrics import Mirror, RunState
 from arkv_sglang.batch.progress import Progress
 from arkv_sglang.batch.scheduler import Lane, Scheduler
 from arkv_sglang.batch.tally import Tally
@@ -28,8 +28,6 @@ class Series:
     _count: int = 0
 
     def add(self, sample: Sample) -> None:
-        # The report is JSON, which has neither infinity nor NaN.
-        sample = {key: value for key, value in sample.items() if math.isfinite(value)}
         self.last = sample
         for key, value in sample.items():
             self.peaks[key] = max(value, self.peaks.get(key, value))
@@ -63,6 +61,7 @@ class Monitor:
     async def sample_every(self, period_s: float) -> None:
         """One loop per engine: an engine that is slow to answer does not hold up the others."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._mirror_state(period_s))
             for lane in self._scheduler.lanes:
                 group.create_task(self._sample(lane, period_s))
 
@@ -74,7 +73,6 @@ class Monitor:
     async def sample_once(self, lane: Lane) -> None:
         name = lane.engine.name
         if not lane.up:
-            self._mirror.sample(name, {})
             return
         try:
             values = await lane.engine.sample()
@@ -84,14 +82,32 @@ class Monitor:
         except Exception as error:
             self._complain_once(f"no telemetry of {name}: {describe(error)}")
             return
+        # Metrics and the report, which is JSON, have neither infinity nor NaN.
+        values = {key: value for key, value in values.items() if math.isfinite(value)}
         now = {"t_s": time.monotonic() - self._started}
         self.series[name].add(now | values | self._tally.engine(name).as_sample())
-        self._mirror.sample(name, self.series[name].last)
+        self._mirror.sample(name, values)
 
     def _complain_once(self, message: str) -> None:
         if message not in self._complaints:
             self._complaints.add(message)
             self._say(message)
+
+    async def _mirror_state(self, period_s: float) -> None:
+        while True:
+            self.mirror_state()
+            await asyncio.sleep(period_s)
+
+    def mirror_state(self) -> None:
+        scheduler = self._scheduler
+        self._mirror.state(
+            RunState(
+                waiting=scheduler.num_waiting,
+                engines_up=sum(lane.up for lane in scheduler.lanes),
+                in_flight={lane.engine.name: len(lane.in_flight) for lane in scheduler.lanes},
+                deaths={lane.engine.name: lane.deaths for lane in scheduler.lanes},
+            )
+        )
 
     async def _sample(self, lane: Lane, period_s: float) -> None:
         while True:

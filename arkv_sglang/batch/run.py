@@ -54,16 +54,18 @@ async def run_job(
     folder: OutputFolder,
     say: Callable[[str], None],
     display: Display | None = None,
-    mirror: Mirror | None = None,
+    make_mirror: Callable[[str], Mirror] | None = None,
 ) -> dict[str, Any]:
     """Run every document, write the output, return the report. Raises RunFailed.
 
-    Without a ``display`` progress is said, line by line. ``mirror``: for metrics.
+    Without a ``display`` progress is said, line by line. ``make_mirror``: for
+    metrics, from the id of the run.
     """
     started_at, started = datetime.now(UTC), time.monotonic()
     run_id = started_at.strftime("%Y%m%dT%H%M%S%fZ")
     committer = Committer(folder, run_id, config.output)
-    tally, mirror = Tally(), mirror or NoMirror()
+    tally = Tally()
+    mirror = make_mirror(run_id) if make_mirror else NoMirror()
 
     def emit(row: Row) -> None:
         # Before an engine is up nothing is done that is worth an earlier run's results.
@@ -128,6 +130,7 @@ async def _run_watched(
     try:
         await scheduler.run()
         # So that even the shortest run has figures.
+        monitor.mirror_state()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(30):
                 await asyncio.gather(*map(monitor.sample_once, scheduler.lanes))

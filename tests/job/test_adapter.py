@@ -11,7 +11,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.util.metrics import Counter, Gauge
 
 from arkv_sglang.batch.config import JobConfig
-from arkv_sglang.batch.metrics import MetricsMirror
+from arkv_sglang.batch.metrics import MetricsMirror, RunState
 from arkv_sglang.batch.types import RequestFailed, Row
 from arkv_sglang.config import ConfigError
 from jobs.longdoc import actor_options, complain, reason, say, until_terminated
@@ -92,8 +92,8 @@ def test_sigterm_cancels_the_run_in_time_to_commit() -> None:
 
 
 def test_rays_counters_and_gauges_take_what_the_job_tells() -> None:
-    mirror = MetricsMirror(Counter, Gauge)
+    mirror = MetricsMirror("run", Counter, Gauge)
     mirror.row(Row("d", "ok", prompt_tokens=9, cached_tokens=0, output_tokens=2, engine="engine-0"))
     mirror.row(Row("bad", "invalid", "the text is empty"))
+    mirror.state(RunState(3, 1, {"engine-0": 2}, {"engine-0": 1}))
     mirror.sample("engine-0", {"running_requests": 1, "kv_original_bytes": 5.0})
-    mirror.sample("engine-0", {})

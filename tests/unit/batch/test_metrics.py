@@ -1,6 +1,7 @@
 import asyncio
-import re
+import math
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from arkv_sglang.batch.commit import OutputFolder
 from arkv_sglang.batch.config import JobConfig
-from arkv_sglang.batch.metric_names import METRICS
+from arkv_sglang.batch.metric_names import JOB_METRICS
 from arkv_sglang.batch.metrics import MetricsMirror
 from arkv_sglang.batch.run import run_job
 from arkv_sglang.batch.types import BadDocument, Document
@@ -57,10 +58,10 @@ def run(out: Path, fleet: list[Any], source: list[Any]) -> dict[str, Any]:
             "run": {"sample_period_s": 0.001},
         }
     )
-    mirror = MetricsMirror(Instrument, Instrument)
+    mirror = partial(MetricsMirror, make_counter=Instrument, make_gauge=Instrument)
     folder = OutputFolder(config.output)
     job = run_job(
-        config, fleet, iter(source), FakePrompts(), folder, lambda line: None, mirror=mirror
+        config, fleet, iter(source), FakePrompts(), folder, lambda line: None, make_mirror=mirror
     )
     return asyncio.run(job)
 
@@ -72,36 +73,50 @@ def test_the_mirror_ends_with_the_figures_of_the_report(
     source += [Document("long", "x" * 2000), BadDocument("bad", "the text is empty")]
     fleet = [FakeEngine("engine-0"), FakeEngine("engine-1", fails=frozenset(["d7", "d8", "d9"]))]
     report = run(tmp_path, fleet, source)
-    documents: Counter[str] = Counter()
-    for (_, status), count in made["arkv_job_documents_total"].values.items():
-        documents[status] += count
+    run_id = report["run"]["id"]
+    done = made["arkv_job_documents_done_total"].values
+    assert {run for run, _ in done} == {run_id}
     expected = report["totals"]["documents"]
-    assert documents == {name: n for name, n in expected.items() if n and name != "all"}
+    assert {status: n for (_, status), n in done.items()} == {
+        status: n for status, n in expected.items() if n and status != "all"
+    }
     for engine in report["engines"]:
         for what in ("prompt_tokens", "cached_tokens", "output_tokens"):
-            counted = made[f"arkv_job_{what}_total"].values[(engine["name"],)]
+            counted = made[f"arkv_job_{what}_total"].values[run_id, engine["name"]]
             assert counted == engine[what] > 0
+        assert made["arkv_job_documents_in_flight"].values[run_id, engine["name"]] == 0
+    assert made["arkv_job_documents_waiting"].values == {(run_id,): 0}
+    assert made["arkv_job_engines_up"].values == {(run_id,): 2}
 
 
-def test_gauges_of_an_engine_that_is_gone_are_0(
+def test_deaths_are_counted_once_and_the_dead_say_nothing(
     tmp_path: Path, made: dict[str, Instrument]
 ) -> None:
     class Full(FakeEngine):
         async def sample(self) -> dict[str, float]:
-            return {"running_requests": 2, "kv_original_bytes": 640, "kv_quantized_bytes": 320}
+            return {"running_requests": 2, "kv_original_bytes": 640, "arkv_free_bytes": math.inf}
 
     source = [Document(f"d{n}", "x" * 800) for n in range(60)]
     lost = Full("lost", poison=frozenset(document.doc_id for document in source), restarts=0)
     report = run(tmp_path, [lost, Full("well")], source)
     assert [engine["gone"] is None for engine in report["engines"]] == [False, True]
-    kv, running = made["arkv_job_kv_bytes"].values, made["arkv_job_running_requests"].values
-    assert kv[("well", "original")] == 640 and kv[("well", "quantized")] == 320
-    assert running[("well",)] == 2 and running[("lost",)] == kv[("lost", "original")] == 0
+    run_id = report["run"]["id"]
+    assert made["arkv_job_engine_deaths_total"].values == {(run_id, "lost"): 1}
+    assert made["arkv_job_engines_up"].values == {(run_id,): 1}
+    assert made["arkv_engine_kv_original_bytes"].values[run_id, "well"] == 640
+    assert made["arkv_engine_running_requests"].values[run_id, "well"] == 2
+    # What is no number is no value of a gauge.
+    assert "arkv_free_bytes" not in made
 
 
-def test_names_are_fit_for_prometheus_and_documented() -> None:
-    names = [metric.name for metric in METRICS]
-    assert len(set(names)) == len(names)
-    for metric in METRICS:
-        assert re.fullmatch(r"arkv_job_[a-z_]+", metric.name) and "engine" in metric.labels
-        assert metric.description and metric.unit in metric.name
+def test_every_metric_of_the_job_is_made_and_no_other(
+    tmp_path: Path, made: dict[str, Instrument]
+) -> None:
+    source = [Document(f"d{n}", "x" * 800) for n in range(20)]
+    lost = FakeEngine("lost", poison=frozenset(document.doc_id for document in source), restarts=0)
+    run(tmp_path, [lost, FakeEngine("well")], source)
+    of_the_job = {name for name in made if name.startswith("arkv_job_")}
+    assert of_the_job == {metric.name for metric in JOB_METRICS}
+    assert {made[metric.name].tag_keys for metric in JOB_METRICS} == {
+        metric.labels for metric in JOB_METRICS
+    }
