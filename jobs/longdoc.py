@@ -3,6 +3,8 @@
     ray job submit --working-dir . -- python jobs/longdoc.py --config configs/longdoc.yaml \
         --set output.dir=/data/summaries --set input.path=/data/corpus.parquet
 
+With --dry-run it reads the whole input, says what the run would take, and writes nothing.
+
 Exit code 0 when the run succeeded, 1 when it failed or more documents than run.max_failure_rate
 allows did, 2 when the configuration or the input is wrong, 143 when it was stopped (SIGTERM).
 """
@@ -14,16 +16,23 @@ import asyncio
 import contextlib
 import math
 import sys
+from functools import partial
 from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+from ray.util.metrics import Counter, Gauge
+from rich.console import Console
 
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.documents import open_documents
+from arkv_sglang.batch.dry_run import DryRun
 from arkv_sglang.batch.folder import OutputFolder
 from arkv_sglang.batch.load import load_config
-from arkv_sglang.batch.outcome import FAILED, run_to_end
+from arkv_sglang.batch.metrics import MetricsMirror
+from arkv_sglang.batch.options import parse_arguments
+from arkv_sglang.batch.outcome import FAILED, STOPPED, run_to_end, until_terminated
+from arkv_sglang.batch.progress import Bar
 from arkv_sglang.batch.prompts import TokenizedPrompts, load_tokenizer
 from arkv_sglang.batch.redact import redact_uris
 from arkv_sglang.batch.run import package_versions, run_job
@@ -35,8 +44,10 @@ from arkv_sglang.batch.types import (
     RequestFailed,
     Result,
     RunFailed,
+    Source,
 )
 from arkv_sglang.config import ConfigError
+from arkv_sglang.report.plan import print_plan
 
 
 class EngineActor:
@@ -164,16 +175,13 @@ def warn_of_missing_resources(config: JobConfig) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", required=True, metavar="YAML")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one dotted key"
-    )
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__.splitlines()[0])
     try:
         config = load_config(arguments.config, arguments.set)
         source = open_documents(config.input, {config.model_name, config.engine["model_path"]})
         prompts = TokenizedPrompts(load_tokenizer(config.engine), config.prompt)
+        if arguments.dry_run:
+            return dry_run(config, source, prompts, arguments)
         folder = OutputFolder(config.output)
     except ConfigError as error:
         complain(error)
@@ -190,8 +198,34 @@ def main() -> int:
         warn_of_missing_resources(config)
         engines += [RayEngine(f"engine-{number}", config) for number in range(config.engines.count)]
         say(f"starting {len(engines)} engines of {config.engine['model_path']}")
-        run = run_job(config, engines, source, prompts, folder, say)
+        bar = Bar(console) if (console := Console()).is_terminal else None
+        mirror = partial(MetricsMirror, make_counter=Counter, make_gauge=Gauge)
+        run = run_job(config, engines, source, prompts, folder, say, bar, mirror)
         return run_to_end(run, config.run.max_failure_rate, complain)
+
+
+def dry_run(
+    config: JobConfig, source: Source, prompts: TokenizedPrompts, arguments: argparse.Namespace
+) -> int:
+    """Raises ConfigError."""
+    dry = DryRun(config, prompts, arguments.from_report, arguments.kv_gib)
+    try:
+        dry.read(source, arguments.probe or 0)
+        if dry.probes:
+            ray.init()
+            engine = RayEngine("probe", config)
+            try:
+                asyncio.run(until_terminated(dry.probe(engine)))
+            finally:
+                stop([engine])
+    except RunFailed as error:
+        complain(error)
+        return FAILED
+    except asyncio.CancelledError:
+        complain("stopped")
+        return STOPPED
+    print_plan(dry.plan(), Console())
+    return 0
 
 
 def stop(engines: list[RayEngine]) -> None:

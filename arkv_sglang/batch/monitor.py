@@ -1,17 +1,18 @@
-"""Watches a run: samples each engine's telemetry and prints a plain progress line."""
+"""Watches a run: samples each engine's telemetry and reckons how far it is."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from arkv_sglang.batch.metrics import Mirror, RunState
+from arkv_sglang.batch.progress import Progress
 from arkv_sglang.batch.scheduler import Lane, Scheduler
-from arkv_sglang.batch.types import OK, EngineLost, Sample, describe
-
-MIB = 1 << 20
+from arkv_sglang.batch.tally import Tally
+from arkv_sglang.batch.types import EngineLost, Sample, describe
 
 
 @dataclass(slots=True)
@@ -27,8 +28,6 @@ class Series:
     _count: int = 0
 
     def add(self, sample: Sample) -> None:
-        # The report is JSON, which has neither infinity nor NaN.
-        sample = {key: value for key, value in sample.items() if math.isfinite(value)}
         self.last = sample
         for key, value in sample.items():
             self.peaks[key] = max(value, self.peaks.get(key, value))
@@ -39,16 +38,22 @@ class Series:
             del self.samples[1::2]
             self._stride *= 2
 
+    def to_the_end(self) -> list[Sample]:
+        """What was kept, and the last sample of all, which has the counts of the whole run."""
+        is_kept = not self.samples or self.samples[-1] is self.last
+        return self.samples if is_kept else [*self.samples, self.last]
+
 
 class Monitor:
     """Samples and progress of a scheduler's run, until cancelled."""
 
     def __init__(
-        self, scheduler: Scheduler, by_status: Mapping[str, int], say: Callable[[str], None]
+        self, scheduler: Scheduler, tally: Tally, mirror: Mirror, say: Callable[[str], None]
     ) -> None:
         self.series = {lane.engine.name: Series() for lane in scheduler.lanes}
         self._scheduler = scheduler
-        self._by_status = by_status
+        self._tally = tally
+        self._mirror = mirror
         self._say = say
         self._started = time.monotonic()
         self._complaints: set[str] = set()
@@ -56,60 +61,88 @@ class Monitor:
     async def sample_every(self, period_s: float) -> None:
         """One loop per engine: an engine that is slow to answer does not hold up the others."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._mirror_state(period_s))
             for lane in self._scheduler.lanes:
                 group.create_task(self._sample(lane, period_s))
 
-    async def report_every(self, period_s: float) -> None:
+    async def show_every(self, period_s: float, show: Callable[[Progress], None]) -> None:
         while True:
             await asyncio.sleep(period_s)
-            self._say(self.line())
+            show(self.progress())
 
     async def sample_once(self, lane: Lane) -> None:
+        name = lane.engine.name
         if not lane.up:
             return
         try:
             values = await lane.engine.sample()
-            self.series[lane.engine.name].add({"t_s": time.monotonic() - self._started, **values})
         except EngineLost:
             # The request that was lost with it tells the scheduler.
             return
         except Exception as error:
-            self._complain_once(f"no telemetry of {lane.engine.name}: {describe(error)}")
+            self._complain_once(f"no telemetry of {name}: {describe(error)}")
+            return
+        # Metrics and the report, which is JSON, have neither infinity nor NaN.
+        values = {key: value for key, value in values.items() if math.isfinite(value)}
+        now = {"t_s": time.monotonic() - self._started}
+        self.series[name].add(now | values | self._tally.engine(name).as_sample())
+        self._mirror.sample(name, values)
 
     def _complain_once(self, message: str) -> None:
         if message not in self._complaints:
             self._complaints.add(message)
             self._say(message)
 
+    async def _mirror_state(self, period_s: float) -> None:
+        while True:
+            self.mirror_state()
+            await asyncio.sleep(period_s)
+
+    def mirror_state(self) -> None:
+        scheduler = self._scheduler
+        self._mirror.state(
+            RunState(
+                waiting=scheduler.num_waiting,
+                engines_up=sum(lane.up for lane in scheduler.lanes),
+                in_flight={lane.engine.name: len(lane.in_flight) for lane in scheduler.lanes},
+                deaths={lane.engine.name: lane.deaths for lane in scheduler.lanes},
+            )
+        )
+
     async def _sample(self, lane: Lane, period_s: float) -> None:
         while True:
             await self.sample_once(lane)
             await asyncio.sleep(period_s)
 
-    def line(self) -> str:
-        scheduler = self._scheduler
-        done = sum(self._by_status.values())
+    def progress(self) -> Progress:
+        scheduler, count = self._scheduler, self._tally.all
         left = scheduler.num_waiting + scheduler.num_in_flight
-        total = f"{done + left}" if scheduler.read_all else f"{done + left}+"
-        up = sum(lane.up for lane in scheduler.lanes)
-        elapsed = time.monotonic() - self._started
-        parts = [
-            f"{done}/{total} documents",
-            f"{done - self._by_status.get(OK, 0)} failed",
-            f"{up}/{len(scheduler.lanes)} engines up",
-            f"{scheduler.num_in_flight} in flight",
-        ]
         ready = [lane.ready_at for lane in scheduler.lanes if lane.ready_at is not None]
-        if ready:
-            busy_s = time.monotonic() - min(ready)
-            tokens = sum(lane.tokens for lane in scheduler.lanes)
-            parts.append(f"{tokens / max(busy_s, 1e-9):,.0f} tokens/s")
-            parts.append(f"KV {self._kv('original')} bf16 + {self._kv('quantized')} fp8")
-            answered = sum(lane.docs for lane in scheduler.lanes)
-            if answered and scheduler.read_all and left:
-                parts.append(f"about {left * busy_s / answered:,.0f} s left")
-        return f"[{elapsed:6.0f} s] " + ", ".join(parts)
+        busy_s = time.monotonic() - min(ready) if ready else None
+        return Progress(
+            elapsed_s=time.monotonic() - self._started,
+            done=count.documents,
+            known=count.documents + left,
+            read_all=scheduler.read_all,
+            failed=count.failed,
+            engines_up=sum(lane.up for lane in scheduler.lanes),
+            engines=len(scheduler.lanes),
+            in_flight=scheduler.num_in_flight,
+            tokens_per_s=count.tokens / max(busy_s, 1e-9) if busy_s is not None else None,
+            cache_hit_ratio=count.cache_hit_ratio,
+            kv_original_bytes=self._kv_bytes("original"),
+            kv_quantized_bytes=self._kv_bytes("quantized"),
+            left_s=self._left_s(busy_s),
+        )
 
-    def _kv(self, tier: str) -> str:
-        used = sum(series.last.get(f"kv_{tier}_bytes", 0) for series in self.series.values())
-        return f"{used / MIB:,.1f} MiB"
+    def _left_s(self, busy_s: float | None) -> float | None:
+        """By tokens and not by documents, since the longest are handed out first."""
+        left, done = self._scheduler.tokens_left, self._tally.all.prompt_tokens
+        if busy_s is None or not (left and done and self._scheduler.read_all):
+            return None
+        return left * busy_s / done
+
+    def _kv_bytes(self, tier: str) -> float:
+        """Of the engines that are up, as last sampled."""
+        lanes = (lane for lane in self._scheduler.lanes if lane.up)
+        return sum(self.series[lane.engine.name].last.get(f"kv_{tier}_bytes", 0) for lane in lanes)

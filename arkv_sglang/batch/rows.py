@@ -9,11 +9,26 @@ from arkv_sglang.batch.types import (
     INVALID,
     OK,
     TOO_LONG,
+    BadDocument,
+    Document,
     EngineInfo,
+    PromptBuilder,
     Request,
     Result,
     Row,
+    describe,
 )
+
+
+def request_or_invalid(document: Document | BadDocument, prompts: PromptBuilder) -> Request | Row:
+    """What a document becomes: a request, or the row that says why it cannot be one."""
+    if isinstance(document, BadDocument):
+        return invalid(document.doc_id, document.error)
+    try:
+        return prompts.build(document)
+    except Exception as error:
+        # The user's template and the model's run on the document, and may raise anything.
+        return invalid(document.doc_id, f"the prompt cannot be made: {describe(error)}")
 
 
 def invalid(doc_id: str, error: str) -> Row:

@@ -28,12 +28,15 @@ from arkv_sglang.batch.folder import (
 )
 from arkv_sglang.batch.manifest import FAILED, STOPPED, SUCCEEDED, Manifest
 from arkv_sglang.batch.merge import write_merged
+from arkv_sglang.batch.metrics import Mirror, NoMirror
 from arkv_sglang.batch.monitor import Monitor
 from arkv_sglang.batch.openai_responses import COLUMNS, responses
 from arkv_sglang.batch.outcome import check_outcome
+from arkv_sglang.batch.progress import Display, Lines
 from arkv_sglang.batch.resume import Ledger, finished, read_outcomes
 from arkv_sglang.batch.scheduler import Lane, Limits, Scheduler
 from arkv_sglang.batch.schema import ROW_SCHEMA
+from arkv_sglang.batch.tally import Tally
 from arkv_sglang.batch.types import Engine, PromptBuilder, Row, RunFailed, Source, describe
 from arkv_sglang.report.aggregate import build_report
 from arkv_sglang.report.html import render_html
@@ -58,13 +61,21 @@ async def run_job(
     prompts: PromptBuilder,
     folder: OutputFolder,
     say: Callable[[str], None],
+    display: Display | None = None,
+    make_mirror: Callable[[str], Mirror] | None = None,
 ) -> dict[str, Any]:
     """Run every document that is not done yet, write the output, return the report. Raises
-    RunFailed, with all committed rows in place, as they also are when it is cancelled."""
+    RunFailed, with all committed rows in place, as they also are when it is cancelled.
+
+    Without a ``display`` progress is said, line by line. ``make_mirror``: for
+    metrics, from the id of the run.
+    """
     started_at, started = datetime.now(UTC), time.monotonic()
     manifest = Manifest(folder, config, package_versions())
     ledger = _resume(folder, config, manifest.config_hash, say)
     committer = Committer(folder, ledger, config.output)
+    tally = Tally()
+    mirror = make_mirror(folder.attempt) if make_mirror else NoMirror()
     manifest.begin()
     broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -74,17 +85,20 @@ async def run_job(
             committer.add(row, hold=not scheduler.has_started)
         except RunFailed as error:
             _break(broken, error)
+        tally.add(row)
+        mirror.row(row)
 
     scheduler = Scheduler(list(engines), ledger.unfinished(source), prompts, emit, limits(config))
-    monitor = Monitor(scheduler, committer.by_status, say)
+    monitor = Monitor(scheduler, tally, mirror, say)
 
     def end(outcome: str, reason: str | None = None) -> None:
-        manifest.end(outcome, reason, committer.by_status, ledger.skipped)
+        manifest.end(outcome, reason, tally.all.by_status, ledger.skipped)
 
     try:
-        await _run_watched(scheduler, monitor, config, folder, broken)
+        with display or Lines(say, config.run.progress_period_s) as shown:
+            await _run_watched(scheduler, monitor, shown, config, folder, broken)
         committer.commit()
-        say(monitor.line())
+        say(monitor.progress().line())
         run = {
             "id": folder.attempt,
             "started_at": started_at.isoformat(timespec="seconds"),
@@ -143,6 +157,7 @@ def limits(config: JobConfig) -> Limits:
 async def _run_watched(
     scheduler: Scheduler,
     monitor: Monitor,
+    display: Display,
     config: JobConfig,
     folder: OutputFolder,
     broken: asyncio.Future[None],
@@ -150,7 +165,7 @@ async def _run_watched(
     running = asyncio.ensure_future(scheduler.run())
     watchers = (
         asyncio.ensure_future(monitor.sample_every(config.run.sample_period_s)),
-        asyncio.ensure_future(monitor.report_every(config.run.progress_period_s)),
+        asyncio.ensure_future(monitor.show_every(display.period_s, display.show)),
         asyncio.ensure_future(_watch_fence(folder, broken)),
     )
     try:
@@ -159,6 +174,7 @@ async def _run_watched(
             broken.result()
         running.result()
         # So that even the shortest run has figures.
+        monitor.mirror_state()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(30):
                 await asyncio.gather(*map(monitor.sample_once, scheduler.lanes))
@@ -190,7 +206,7 @@ def _engine_record(lane: Lane, monitor: Monitor, started: float) -> dict[str, An
         "deaths": lane.deaths,
         "ready_s": None if ready is None else ready - started,
         "done_s": None if done is None else done - started,
-        "samples": series.samples,
+        "samples": series.to_the_end(),
         "peaks": series.peaks,
         "last": series.last,
     }

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from arkv_sglang.batch import rows
 from arkv_sglang.batch.types import (
-    BadDocument,
     Engine,
     EngineInfo,
     EngineLost,
@@ -117,6 +116,14 @@ class Scheduler:
     def num_in_flight(self) -> int:
         return sum(len(lane.in_flight) for lane in self.lanes)
 
+    @property
+    def tokens_left(self) -> int:
+        """Prompt tokens of what has been read and has no row yet."""
+        waiting = [*(entry[2] for entry in self._waiting), *self._suspects]
+        return sum(work.request.prompt_tokens for work in waiting) + sum(
+            lane.in_flight_tokens for lane in self.lanes
+        )
+
     # Reading
 
     async def _feed(self) -> None:
@@ -137,15 +144,7 @@ class Scheduler:
 
     def _read_one(self) -> Request | Row | None:
         document = next(self._source, None)
-        if document is None:
-            return None
-        if isinstance(document, BadDocument):
-            return rows.invalid(document.doc_id, document.error)
-        try:
-            return self._prompts.build(document)
-        except Exception as error:
-            # The user's template and the model's run on the document, and may raise anything.
-            return rows.invalid(document.doc_id, f"the prompt cannot be made: {describe(error)}")
+        return None if document is None else rows.request_or_invalid(document, self._prompts)
 
     def _push(self, request: Request) -> None:
         heapq.heappush(self._waiting, (-request.prompt_tokens, next(self._order), Work(request)))

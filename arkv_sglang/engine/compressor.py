@@ -11,8 +11,8 @@ from arkv_sglang.core import Tier, TierPlan
 from arkv_sglang.engine.planning import plan_prompt, plan_view
 from arkv_sglang.engine.prompt import PromptScores
 from arkv_sglang.engine.request_state import RequestState, Totals, give_up
-from arkv_sglang.engine.sizes import Sizes
 from arkv_sglang.kernels.api import NaNError
+from arkv_sglang.sizes import Sizes
 from arkv_sglang.storage.store import KVStore
 from arkv_sglang.storage.views import RequestView
 

@@ -17,7 +17,7 @@ from arkv_sglang.engine.compressor import Compressor
 from arkv_sglang.engine.prompt import WindowQueries, score_rows
 from arkv_sglang.engine.record import RequestRecord
 from arkv_sglang.engine.request_state import RequestState, Totals, give_up
-from arkv_sglang.engine.sizes import Sizes
+from arkv_sglang.sizes import Sizes
 from arkv_sglang.storage.store import KVStore
 from arkv_sglang.storage.views import RequestView
 

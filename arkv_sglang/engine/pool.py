@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
 from arkv_sglang.config import ArkvConfig, ConfigError
-from arkv_sglang.core import ROW_UNITS, Geometry, Tier
+from arkv_sglang.core import Geometry
 from arkv_sglang.engine.controller import Controller
+from arkv_sglang.sizes import PoolSize
 from arkv_sglang.storage.store import KVStore
-
-
-@dataclass(frozen=True)
-class PoolSize:
-    """How one rank's KV bytes are cut up."""
-
-    num_slots: int
-    num_units: int
-
-    @classmethod
-    def from_tokens(cls, num_tokens: int, context_len: int, geometry: Geometry) -> PoolSize:
-        """Units that fit in the bytes of ``num_tokens`` bf16 tokens once the tables are paid.
-
-        A slot costs four bytes a layer, so there are enough that units run out first: every token
-        in the tree has a unit in each layer at least, and decoded tokens of views have their own.
-        """
-        num_slots = max(2 * num_tokens, context_len) + num_tokens
-        table_bytes = 4 * geometry.num_layers * (num_slots + 1)
-        rest = num_tokens * geometry.token_bytes - table_bytes
-        num_units = max(int(rest / _bytes_per_unit(geometry)), 0)
-        return cls(num_slots, num_units - num_units % ROW_UNITS[Tier.ORIGINAL])
-
-    def capacity_tokens(self, geometry: Geometry) -> int:
-        """bf16 tokens that the arena holds."""
-        return self.num_units // geometry.token_units
 
 
 def model_geometry(model_config: Any, num_layers: int) -> Geometry:
@@ -78,16 +53,6 @@ def sized_pool(
 
 
 MOST_TOKENS = 1 << 29
-
-
-def _bytes_per_unit(geometry: Geometry) -> float:
-    """A unit, its scales and free-list entries, and its line in the view lists if a view has it."""
-    free_lists = sum(4 / units for units in ROW_UNITS.values())
-    return geometry.unit_bytes + geometry.scale_bytes + free_lists + VIEW_LIST_BYTES_PER_ROW
-
-
-# Row code, position, mean and variance of 4 bytes each, and a count of 2.
-VIEW_LIST_BYTES_PER_ROW = 18
 
 
 class ArkvKVPool(MHATokenToKVPool):

@@ -8,8 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-FORMAT = 1
+from arkv_sglang.report.corpus import by_length, corpus, extremes
+from arkv_sglang.report.failures import failure_reasons
+from arkv_sglang.report.quantiles import latency_curve, quantile
+from arkv_sglang.report.throughput import throughput
+
+FORMAT = 2
 STATUSES = ("ok", "too_long", "invalid", "error")
+PERCENTS = (50, 90, 95, 99)
 MAX_FAILURES = 100
 
 # Report key <- the telemetry keys that may hold it (the first that is there wins).
@@ -25,6 +31,8 @@ _LEVELS = {
     "peak_kv_quantized_bytes": ("kv_quantized_bytes",),
     "rows_evicted": ("arkv_rows_evicted_total",),
     "rows_demoted": ("arkv_rows_demoted_total",),
+    "tree_tokens_evicted": ("arkv_tokens_evicted_total",),
+    "requests_retracted": ("arkv_requests_retracted_total",),
 }
 
 
@@ -47,6 +55,8 @@ def build_report(
     ended = [engine["done_s"] for engine in engines if engine["done_s"] is not None]
     wall_s = max(ended) - min(begun) if begun and ended else None
     totals = _figures(rows, wall_s) | {key: _sum(per_engine, key) for key in _LEVELS}
+    totals["deaths"] = sum(engine["deaths"] for engine in engines)
+    samples = {engine["name"]: engine["samples"] for engine in engines}
     merged = rows if merged is None else merged
     totals |= {"documents": _documents(merged), "documents_of_attempt": totals["documents"]}
     failed = merged.filter(pc.not_equal(merged["status"], "ok"))
@@ -55,6 +65,13 @@ def build_report(
         "run": {**run, "generating_s": wall_s},
         "totals": totals,
         "engines": per_engine,
+        "corpus": corpus(rows),
+        "by_length": by_length(rows),
+        "latency_curve": latency_curve(rows),
+        "throughput": throughput(samples, min(begun), max(ended)) if wall_s else None,
+        "slowest": extremes(rows, "e2e_s"),
+        "longest": extremes(rows, "prompt_tokens"),
+        "failure_reasons": failure_reasons(failed),
         "failures": failed.select(["doc_id", "status", "error", "engine"])
         .slice(0, MAX_FAILURES)
         .to_pylist(),
@@ -68,12 +85,14 @@ def _engine(rows: pa.Table, engine: Mapping[str, Any]) -> dict[str, Any]:
     own = rows.filter(pc.fill_null(pc.equal(rows["engine"], engine["name"]), False))
     ready_s, done_s, peaks = engine["ready_s"], engine["done_s"], engine["peaks"]
     wall_s = None if ready_s is None or done_s is None else done_s - ready_s
+    info = engine["info"] or {}
     return {
         "name": engine["name"],
-        "device": (engine["info"] or {}).get("device"),
-        "capacity_tokens": (engine["info"] or {}).get("capacity_tokens"),
-        "context_tokens": (engine["info"] or {}).get("context_tokens"),
+        "device": info.get("device"),
+        "capacity_tokens": info.get("capacity_tokens"),
+        "context_tokens": info.get("context_tokens"),
         "ready_s": ready_s,
+        "done_s": done_s,
         "deaths": engine["deaths"],
         "gone": engine["gone"],
         **_figures(own, wall_s),
@@ -92,15 +111,16 @@ def _figures(rows: pa.Table, wall_s: float | None) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "cached_tokens": cached,
         "output_tokens": output,
+        "cache_hit_ratio": cached / prompt if prompt else None,
         "wall_s": wall_s,
         "documents_per_min": _rate(documents["ok"] * 60, wall_s),
         "prefill_tokens_per_s": _rate(prompt - cached, wall_s),
         "decode_tokens_per_s": _rate(output, wall_s),
         "tokens_per_s": _rate(prompt + output, wall_s),
         **{
-            f"{name}_p{percent}_s": _quantile(done[f"{name}_s"], percent / 100)
+            f"{name}_p{percent}_s": quantile(done[f"{name}_s"], percent / 100)
             for name in ("ttft", "e2e")
-            for percent in (50, 95)
+            for percent in PERCENTS
         },
         **{
             f"documents_{name}": pc.sum(done[f"kv_{name}"]).as_py()
@@ -119,11 +139,6 @@ def _count(rows: pa.Table, status: str) -> int:
 
 def _total(rows: pa.Table, column: str) -> int:
     return int(pc.sum(rows[column]).as_py() or 0)
-
-
-def _quantile(values: pa.ChunkedArray, q: float) -> float | None:
-    result: float | None = pc.quantile(values, q)[0].as_py() if len(values) else None
-    return result
 
 
 def _rate(amount: float, wall_s: float | None) -> float | None:

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from arkv_sglang.report.text import show_bytes, show_number
+from arkv_sglang.report.text import show_bytes, show_number, show_ratio
 
 WIDTH = 140
 
@@ -23,7 +23,7 @@ def format_table(report: Mapping[str, Any]) -> str:
         "prompt tok",
         "output tok",
         "tokens/s",
-        "cached tok",
+        "cache hits",
         "peak running",
         "peak KV bf16",
         "peak KV fp8",
@@ -47,7 +47,7 @@ def _cells(figures: Mapping[str, Any]) -> list[str]:
         show_number(figures["prompt_tokens"]),
         show_number(figures["output_tokens"]),
         show_number(figures["tokens_per_s"], 1),
-        show_number(figures["cached_tokens"]),
+        show_ratio(figures["cache_hit_ratio"]),
         show_number(figures["peak_running_requests"]),
         show_bytes(figures["peak_kv_original_bytes"]),
         show_bytes(figures["peak_kv_quantized_bytes"]),

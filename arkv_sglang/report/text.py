@@ -17,3 +17,27 @@ def show_bytes(value: float | None) -> str:
 
 def show_number(value: float | None, digits: int = 0) -> str:
     return MISSING if value is None else f"{value:,.{digits}f}"
+
+
+def show_ratio(value: float | None) -> str:
+    """A share of one in percent; what is not quite nothing, or not quite all, shows as such."""
+    if value is None:
+        return MISSING
+    if 0 < value < 0.001 or 0.999 < value < 1:
+        return "<0.1 %" if value < 0.5 else ">99.9 %"
+    return f"{value:.1%}".replace("%", " %").replace(".0 ", " ")
+
+
+def show_duration(seconds: float | None) -> str:
+    """Seconds, minutes and hours, in two figures."""
+    if seconds is None:
+        return MISSING
+    if seconds < 1:
+        return f"{seconds * 1000:,.0f} ms"
+    if seconds < 100:
+        return f"{seconds:,.1f} s"
+    minutes, whole = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} min {whole:02} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours:,} h {minutes:02} min"

@@ -58,15 +58,15 @@ def config(tmp_path: Path, documents: Path, model: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def submit(cluster: LocalRay, tmp_path: Path) -> Callable[[dict[str, Any]], tuple[int, str]]:
-    """Run ``ray job submit`` with a configuration; exit code and output."""
+def submit(cluster: LocalRay, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Run ``ray job submit`` with a configuration and options; exit code and output."""
 
-    def run(config: dict[str, Any]) -> tuple[int, str]:
+    def run(config: dict[str, Any], *options: str) -> tuple[int, str]:
         path = tmp_path / "job.yaml"
         path.write_text(yaml.safe_dump(config))
         log = tmp_path / "job.log"
         with log.open("w") as output:
-            code = cluster.submit([*JOB, "--config", str(path)], ROOT, stdout=output)
+            code = cluster.submit([*JOB, "--config", str(path), *options], ROOT, stdout=output)
         return code, log.read_text()
 
     return run

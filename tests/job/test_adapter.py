@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
+from ray.util.metrics import Counter, Gauge
 
 from arkv_sglang.batch.config import JobConfig
-from arkv_sglang.batch.types import RequestFailed
+from arkv_sglang.batch.metrics import MetricsMirror, RunState
+from arkv_sglang.batch.types import RequestFailed, Row
 from arkv_sglang.config import ConfigError
 from jobs.longdoc import actor_options, complain, reason, say
 
@@ -64,3 +66,11 @@ def test_nothing_printed_has_user_info(capsys: pytest.CaptureFixture[str]) -> No
     printed = capsys.readouterr()
     assert printed.out == "s3://***@bucket/out/report.html\n"
     assert printed.err == "longdoc: output.dir must be new, got 's3://***@bucket'\n"
+
+
+def test_rays_counters_and_gauges_take_what_the_job_tells() -> None:
+    mirror = MetricsMirror("run", Counter, Gauge)
+    mirror.row(Row("d", "ok", prompt_tokens=9, cached_tokens=0, output_tokens=2, engine="engine-0"))
+    mirror.row(Row("bad", "invalid", "the text is empty"))
+    mirror.state(RunState(3, 1, {"engine-0": 2}, {"engine-0": 1}))
+    mirror.sample("engine-0", {"running_requests": 1, "kv_original_bytes": 5.0})

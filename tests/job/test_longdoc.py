@@ -15,7 +15,7 @@ import pytest
 
 from arkv_sglang.batch.local_ray import MARK, LocalRay
 
-Submit = Callable[[dict[str, Any]], tuple[int, str]]
+Submit = Callable[..., tuple[int, str]]
 # Starting two engines takes a minute on two free cores, and several on busy ones.
 pytestmark = pytest.mark.timeout(1200)
 
@@ -117,6 +117,37 @@ def test_an_engine_that_cannot_start_fails_the_run_in_one_sentence(
     assert "no_such_argument" in log
 
 
+def job(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program itself, outside a cluster."""
+    command = [sys.executable, "jobs/longdoc.py", "--config", "configs/demo.yaml", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_dry_run_needs_no_cluster_and_writes_nothing(
+    model: Path, documents: Path, tmp_path: Path
+) -> None:
+    settings = (f"input.path={documents}", f"engine.model_path={model}", "input.format=auto")
+    arguments = [f"--set={setting}" for setting in (*settings, f"output.dir={tmp_path}/out")]
+    before = sorted(tmp_path.rglob("*"))
+    ended = job(*arguments, "--dry-run")
+    assert ended.returncode == 0, ended.stderr
+    words = " ".join(ended.stdout.split())
+    assert "documents 8 that fit 5 too long (over 8,136 tokens) 1 invalid 2" in words
+    assert "quantized, arkv (configured) 0.25" in words
+    assert "12,000 tokens in bf16 (engine.max_total_tokens)" in words
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.soak  # one engine more, for what the unit tests do with fake ones
+def test_a_probe_estimates_the_time_on_one_engine(
+    submit: Submit, config: dict[str, Any], tmp_path: Path
+) -> None:
+    code, log = submit(config, "--dry-run", "--probe", "2")
+    assert code == 0, log
+    assert "Time, from a probe of 2 documents" in log and "in all, about" in log
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
@@ -134,8 +165,7 @@ def test_a_wrong_configuration_ends_before_ray_is_touched(
 ) -> None:
     good = (f"input.path={documents}", f"engine.model_path={model}", f"output.dir={tmp_path}/out")
     arguments = [f"--set={setting}" for setting in (*good, "input.format=auto", override)]
-    command = [sys.executable, "jobs/longdoc.py", "--config", "configs/demo.yaml", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = job(*arguments)
     assert ended.returncode == 2, ended.stderr
     assert f"longdoc: {sentence}" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -19,12 +19,13 @@ ROOT = Path(__file__).parents[2]
 ALLOWED_PARTS = {
     "core": {"core", "config"},
     "config": {"core", "config"},
+    "sizes": {"core", "config", "sizes"},
     "policy": {"core", "config", "policy"},
     "kernels": {"core", "config", "kernels"},
     "storage": {"core", "config", "policy", "kernels", "storage"},
     "cache": {"core", "config", "policy", "kernels", "storage", "cache"},
-    "engine": {"core", "config", "policy", "kernels", "storage", "cache", "engine"},
-    "batch": {"config", "batch", "report"},
+    "engine": {"core", "config", "sizes", "policy", "kernels", "storage", "cache", "engine"},
+    "batch": {"core", "config", "sizes", "policy", "batch", "report"},
     "report": {"config", "report"},
 }
 

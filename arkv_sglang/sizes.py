@@ -1,11 +1,46 @@
-"""How much of the arena a request takes, known from its lengths alone."""
+"""How much memory a pool and its requests take, known from lengths alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from arkv_sglang.config import ArkvConfig
-from arkv_sglang.core import Geometry
+from arkv_sglang.core import ROW_UNITS, Geometry, Tier
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """How one rank's KV bytes are cut up."""
+
+    num_slots: int
+    num_units: int
+
+    @classmethod
+    def from_tokens(cls, num_tokens: int, context_len: int, geometry: Geometry) -> PoolSize:
+        """Units that fit in the bytes of ``num_tokens`` bf16 tokens once the tables are paid.
+
+        A slot costs four bytes a layer, so there are enough that units run out first: every token
+        in the tree has a unit in each layer at least, and decoded tokens of views have their own.
+        """
+        num_slots = max(2 * num_tokens, context_len) + num_tokens
+        table_bytes = 4 * geometry.num_layers * (num_slots + 1)
+        rest = num_tokens * geometry.token_bytes - table_bytes
+        num_units = max(int(rest / _bytes_per_unit(geometry)), 0)
+        return cls(num_slots, num_units - num_units % ROW_UNITS[Tier.ORIGINAL])
+
+    def capacity_tokens(self, geometry: Geometry) -> int:
+        """bf16 tokens that the arena holds."""
+        return self.num_units // geometry.token_units
+
+
+def _bytes_per_unit(geometry: Geometry) -> float:
+    """A unit, its scales and free-list entries, and its line in the view lists if a view has it."""
+    free_lists = sum(4 / units for units in ROW_UNITS.values())
+    return geometry.unit_bytes + geometry.scale_bytes + free_lists + VIEW_LIST_BYTES_PER_ROW
+
+
+# Row code, position, mean and variance of 4 bytes each, and a count of 2.
+VIEW_LIST_BYTES_PER_ROW = 18
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,195 @@
+"""What a run would take, before it is started: the corpus in tokens, KV memory, time."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from arkv_sglang.batch import rows
+from arkv_sglang.batch.config import JobConfig
+from arkv_sglang.batch.kv_plan import KVPlanner
+from arkv_sglang.batch.model_shape import load_model_shape
+from arkv_sglang.batch.pace import Pace, pace_of_report, probe
+from arkv_sglang.batch.redact import redact_uris
+from arkv_sglang.batch.types import (
+    INVALID,
+    TOO_LONG,
+    BadDocument,
+    Document,
+    Engine,
+    EngineInfo,
+    PromptBuilder,
+    Row,
+)
+
+GIB = 1 << 30
+FITS = "fits"
+MAX_REASONS = 5
+# From a document's prompt tokens and the most that fit, the prompt tokens of each request that the
+# document becomes.
+Chunker = Callable[[int, int], Sequence[int]]
+
+
+def single(prompt_tokens: int, limit: int) -> Sequence[int]:
+    """One request for each document, whatever its length."""
+    return (prompt_tokens,)
+
+
+class DryRun:
+    """Read the input, probe if wanted, plan. Raises ConfigError.
+
+    ``report``: path or URI of an earlier run's report.json. ``kv_gib``: KV memory of one engine.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        prompts: PromptBuilder,
+        report: str | None = None,
+        kv_gib: float | None = None,
+        chunker: Chunker = single,
+    ) -> None:
+        self._config = config
+        self._prompts = prompts
+        self._kv_gib = kv_gib
+        self._chunker = chunker
+        self._shape = load_model_shape(config.engine)
+        self._pace: Pace | None = pace_of_report(report, config) if report else None
+        self._lengths = array("q")
+        self._invalid: Counter[str] = Counter()
+        self.probes: list[Document] = []
+
+    def read(self, source: Iterable[Document | BadDocument], num_probes: int = 0) -> None:
+        """Tokenize every document; of those that fit, draw ``num_probes``, all equally likely."""
+        draw, num_fitting = random.Random(0), 0
+        limit = self._max_prompt_tokens(self._planner()[1])
+        for document in _shown(source):
+            request = rows.request_or_invalid(document, self._prompts)
+            if isinstance(request, Row):
+                self._invalid[request.error or ""] += 1
+                continue
+            self._lengths.append(request.prompt_tokens)
+            if request.prompt_tokens > limit:
+                continue
+            assert isinstance(document, Document)
+            # A reservoir: the n-th document comes in with a chance of num_probes / n.
+            place = draw.randrange(num_fitting := num_fitting + 1)
+            if len(self.probes) < num_probes:
+                self.probes.append(document)
+            elif place < num_probes:
+                self.probes[place] = document
+
+    async def probe(self, engine: Engine) -> None:
+        """Time the documents that were drawn. Raises RunFailed."""
+        self._pace = await probe(self._config, engine, self.probes, self._prompts)
+
+    def plan(self) -> dict[str, Any]:
+        """Everything that is shown, as plain data with units in the keys."""
+        config, shape = self._config, self._shape
+        planner, memory = self._planner()
+        limit = self._max_prompt_tokens(memory)
+        requests = [self._chunker(length, limit) for length in self._lengths]
+        fitting = [chunks for chunks in requests if max(chunks) <= limit]
+        lengths = [length for chunks in fitting for length in chunks]
+        own = planner.configured if planner else None
+        return {
+            "input": redact_uris(", ".join(config.input.path)),
+            "model": config.engine["model_path"],
+            "documents": {
+                FITS: len(fitting),
+                TOO_LONG: len(requests) - len(fitting),
+                INVALID: self._invalid.total(),
+                "all": len(requests) + self._invalid.total(),
+            },
+            "invalid_reasons": self._invalid.most_common(MAX_REASONS),
+            "prompt_tokens": _summary(self._lengths),
+            "max_prompt_tokens": limit,
+            "max_new_tokens": config.sampling.max_new_tokens,
+            "context_tokens": shape.context_tokens,
+            "requests": len(lengths),
+            "memory": memory,
+            "kv_unknown": shape.unknown,
+            "kv": [asdict(line) for line in planner.plan(lengths)] if planner and lengths else [],
+            "window_docs": config.engines.window_docs,
+            "when": own.when if own else None,
+            "time": self._time(lengths) if lengths else None,
+        }
+
+    def _planner(self) -> tuple[KVPlanner | None, dict[str, Any] | None]:
+        """The planner, and what is known of an engine's KV memory."""
+        config, pace, geometry = self._config, self._pace, self._shape.geometry
+        if geometry is None:
+            return None, None
+        planner = KVPlanner(
+            geometry, self._shape.context_tokens, config.sampling.max_new_tokens, config.engine
+        )
+        token_bytes = geometry.token_bytes
+        max_total_tokens = config.engine.get("max_total_tokens")
+        if self._kv_gib is not None:
+            tokens, source = int(self._kv_gib * GIB / token_bytes), "--kv-gib"
+        elif isinstance(max_total_tokens, int):
+            tokens, source = max_total_tokens, "engine.max_total_tokens"
+        elif pace and pace.capacity_tokens:
+            tokens = planner.memory_of(pace.capacity_tokens, pace.is_compressing)
+            source = pace.source
+        else:
+            return planner, None
+        planner = replace(planner, memory_tokens=tokens)
+        return planner, {
+            "tokens": tokens,
+            "bytes": tokens * token_bytes,
+            "capacity_tokens": planner.capacity_tokens(planner.configured is not None),
+            "source": source,
+        }
+
+    def _max_prompt_tokens(self, memory: dict[str, Any] | None) -> int:
+        """As the scheduler has it; while the memory is unknown, by the context alone."""
+        context = self._shape.context_tokens
+        info = EngineInfo(context, memory["capacity_tokens"] if memory else context, device="")
+        return info.max_prompt_tokens(self._config.sampling.max_new_tokens)
+
+    def _time(self, lengths: Sequence[int]) -> dict[str, Any] | None:
+        pace, num_engines = self._pace, self._config.engines.count
+        if pace is None:
+            return None
+        tokens = sum(lengths) + len(lengths) * pace.output_tokens
+        generating_s = tokens / (pace.tokens_per_s * num_engines)
+        return {
+            "source": pace.source,
+            "warnings": list(pace.warnings),
+            "engines": num_engines,
+            "tokens_per_s_per_engine": pace.tokens_per_s,
+            "output_tokens_per_request": pace.output_tokens,
+            "start_s": pace.start_s,
+            "generating_s": generating_s,
+            "all_s": pace.start_s + generating_s,
+        }
+
+
+def _shown(source: Iterable[Document | BadDocument]) -> Iterable[Document | BadDocument]:
+    """With a sign of life on a terminal."""
+    console = Console(stderr=True)
+    return track(
+        source, "reading", console=console, transient=True, disable=not console.is_terminal
+    )
+
+
+def _summary(lengths: Sequence[int]) -> dict[str, int] | None:
+    if not len(lengths):
+        return None
+    values = np.asarray(lengths)
+    return {
+        "min": int(values.min()),
+        "median": int(np.median(values)),
+        "p95": int(np.quantile(values, 0.95)),
+        "max": int(values.max()),
+        "total": int(values.sum()),
+    }
