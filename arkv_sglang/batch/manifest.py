@@ -12,6 +12,7 @@ from typing import Any
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.folder import MANIFEST, OutputFolder
 from arkv_sglang.batch.identity import config_hash, model_identity, policy_settings
+from arkv_sglang.batch.redact import redact_uris
 from arkv_sglang.batch.types import RunFailed
 
 FORMAT = 1
@@ -69,7 +70,7 @@ class Manifest:
         self._attempt |= {
             "ended_at": _now(),
             "outcome": outcome,
-            "reason": reason,
+            "reason": None if reason is None else redact_uris(reason),
             "documents": dict(documents),
             "documents_skipped": skipped,
         }

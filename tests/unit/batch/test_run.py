@@ -15,7 +15,14 @@ from arkv_sglang.batch.monitor import Series
 from arkv_sglang.batch.outcome import check_outcome
 from arkv_sglang.batch.prompts import TokenizedPrompts
 from arkv_sglang.batch.run import run_job
-from arkv_sglang.batch.types import BadDocument, Document, RequestFailed, RunFailed
+from arkv_sglang.batch.types import (
+    BadDocument,
+    Document,
+    EngineInfo,
+    EngineLost,
+    RequestFailed,
+    RunFailed,
+)
 
 from .fakes import FakeEngine, FakePrompts
 from .runs import configured, files, run
@@ -131,6 +138,15 @@ def test_no_secret_reaches_the_report(tmp_path: Path) -> None:
     source = [Document("d", "text")]
     report, said = run(tmp_path, [FakeEngine()], source, engine=settings, engines={"env": env})
     assert report["config"]["engine"]["mirror"] == "https://***@host/models"
+
+    class Leaky(FakeEngine):
+        async def start(self) -> EngineInfo:
+            raise EngineLost("no answer from https://me:LEAK@host")
+
+    with pytest.raises(RunFailed):
+        run(tmp_path, [Leaky()], [Document("other", "text")])
+    manifest = (tmp_path / "manifest.json").read_text()
+    assert "no answer from https://***@host" in manifest and "LEAK" not in manifest
     written = b"".join(files(tmp_path).values()).decode(errors="replace")
     assert "https://***@host/models" in written and "LEAK" not in written + said
 
