@@ -10,7 +10,7 @@ from typing import Any
 
 from arkv_sglang.engine.launch import flush, running
 from arkv_sglang.engine.running import CountRunning, Running
-from arkv_sglang.report.plots import OWNERS
+from arkv_sglang.report.plot_arena import OWNERS
 
 NEVER = 1 << 30
 SAMPLE_S = 2.0

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from arkv_sglang.bench.arms import Result, as_records
-from arkv_sglang.report.plots import arena_over_time
+from arkv_sglang.report.plot_arena import arena_over_time
 
 
 def median(results: list[Result]) -> Result:

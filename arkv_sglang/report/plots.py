@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from arkv_sglang.report.figures import (
     LIGHT,
@@ -23,14 +22,6 @@ from arkv_sglang.report.figures import (
     svg,
 )
 
-MIB = 1 << 20
-OWNERS = {
-    "tree_original": ("tree, bf16", "#1f4e8c"),
-    "prompts_original": ("prompts, bf16", "#7ba7d9"),
-    "views_original": ("views, bf16", "#4c9a6a"),
-    "tree_quantized": ("tree, fp8", "#c77b1c"),
-    "views_quantized": ("views, fp8", "#f2c063"),
-}
 MAX_POINTS = 300
 # An engine that was not sampled for so many periods was not up.
 GAP_PERIODS = 5
@@ -154,27 +145,6 @@ def throughput_over_time(throughput: Mapping[str, Any] | None) -> str | None:
     cache.set_ylabel("cache\nhits (%)")
     cache.set_xlabel(f"{unit_name} since the run began; a document counts when it is done")
     legend(figure, ncols=len(by_engine))
-    return svg(figure)
-
-
-def arena_over_time(arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Arena bytes by owner and tier, one panel for each arm. Each sample has ``s``, seconds, and
-    bytes by the names of `OWNERS`."""
-    figure = Figure(figsize=(9, 1.7 * len(arms) + 0.8), layout="constrained")
-    panels = figure.subplots(len(arms), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    labels, colors = zip(*OWNERS.values(), strict=True)
-    for panel, (name, samples) in zip(panels, arms.items(), strict=True):
-        layers = panel.stackplot(
-            [sample["s"] for sample in samples],
-            [[sample[owner] / MIB for sample in samples] for owner in OWNERS],
-            colors=colors,
-            step="post",
-        )
-        panel.set_title(name, loc="left", fontsize="medium")
-        panel.spines[["top", "right"]].set_visible(False)
-    figure.legend(layers, labels, loc="outside upper right", ncols=len(OWNERS), frameon=False)
-    figure.supylabel("KV memory in use (MiB)", fontsize="medium")
-    panels[-1].set_xlabel("seconds since the run began")
     return svg(figure)
 
 

@@ -182,7 +182,8 @@ def test_the_job_reads_its_configuration_and_all_attempts_write_to_one_volume() 
 
     claim = STORAGE["metadata"]["name"]
     assert STORAGE["spec"]["accessModes"] == ["ReadWriteMany"]
-    assert claim_of("head", CONFIG.output.dir) == claim_of("head", CONFIG.input.path) == claim
+    for path in (CONFIG.output.dir, *CONFIG.input.path):
+        assert claim_of("head", path) == claim
     for group in GROUPS:
         env = {entry["name"]: entry.get("value") for entry in container(group)["env"]}
         assert claim_of(group, env["HF_HOME"]) == claim

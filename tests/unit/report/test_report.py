@@ -6,7 +6,8 @@ import pytest
 
 from arkv_sglang.report.aggregate import build_report
 from arkv_sglang.report.html import render_html
-from arkv_sglang.report.plots import OWNERS, arena_over_time, kv_over_time
+from arkv_sglang.report.plot_arena import OWNERS, arena_over_time
+from arkv_sglang.report.plots import kv_over_time
 from arkv_sglang.report.table import WIDTH, format_table
 from arkv_sglang.report.text import show_bytes, show_number
 
