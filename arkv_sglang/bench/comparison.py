@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from arkv_sglang.bench.arms import Arm, Result, run
+from arkv_sglang.bench.outcome import Unfinished
 
 
 def new_parser(prog: str) -> argparse.ArgumentParser:
@@ -38,22 +39,29 @@ def run_arms(
     options: argparse.Namespace,
     model: str,
     scratch: Path,
+    repeats: int | None = None,
 ) -> dict[str, list[Result]]:
-    """Each arm's results by its name. ``max_total_tokens``: KV bytes of each, in bf16 tokens."""
-    results = {}
+    """Each arm's results by its name. ``max_total_tokens``: KV bytes of each, in bf16 tokens.
+    ``repeats``: of each arm, if not those of the options. What a run of the same options that was
+    cut off had done is taken from it."""
+    done = Unfinished(options)
     for arm in arms:
+        if arm.name in done.results:
+            print(f"{arm.name}: done before", file=sys.stderr, flush=True)
+            continue
         print(f"{arm.name} ...", file=sys.stderr, flush=True)
-        results[arm.name] = run(
+        found = run(
             arm,
             prompts,
             options.new_tokens,
             scratch,
-            options.repeats,
+            repeats or options.repeats,
             model_path=model,
             device=options.device,
             max_total_tokens=max_total_tokens,
             chunked_prefill_size=options.chunked_prefill_size,
         )
-        seconds = ", ".join(f"{result.wall_s:.0f} s" for result in results[arm.name])
+        done.add(arm.name, found)
+        seconds = ", ".join(f"{result.wall_s:.0f} s" for result in found)
         print(f"{arm.name}: {seconds}", file=sys.stderr, flush=True)
-    return results
+    return {arm.name: done.results[arm.name] for arm in arms}

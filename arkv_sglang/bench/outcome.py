@@ -6,6 +6,7 @@ import argparse
 import json
 import platform
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +21,43 @@ def median(results: list[Result]) -> Result:
     return sorted(results, key=lambda result: result.wall_s)[len(results) // 2]
 
 
+class Unfinished:
+    """Arms that are done while a comparison goes on, beside its output: a run takes an hour, and
+    one that was cut off goes on with the next arm. Of other options nothing is taken."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._path: Path | None = options.output and options.output.with_suffix(".unfinished.json")
+        self._settings = _settings(options)
+        self.results: dict[str, list[Result]] = {}
+        if self._path and self._path.exists():
+            record = json.loads(self._path.read_text())
+            if record["settings"] == self._settings:
+                self.results = {
+                    name: [Result(**each) for each in found]
+                    for name, found in record["arms"].items()
+                }
+
+    def add(self, name: str, found: list[Result]) -> None:
+        self.results[name] = found
+        if self._path:
+            arms = {name: as_records(each) for name, each in self.results.items()}
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps({"settings": self._settings, "arms": arms}))
+
+    def remove(self) -> None:
+        if self._path:
+            self._path.unlink(missing_ok=True)
+
+
+def _settings(options: argparse.Namespace) -> dict[str, str]:
+    return {key: str(value) for key, value in vars(options).items() if value is not None}
+
+
 def as_report(
     options: argparse.Namespace, results: dict[str, list[Result]], ratios: dict[str, float]
 ) -> dict[str, Any]:
     return {
-        "settings": {key: str(value) for key, value in vars(options).items() if value is not None},
+        "settings": _settings(options),
         "machine": {
             "cpu_threads": torch.get_num_threads(),
             "processor": platform.machine(),
@@ -55,6 +88,7 @@ def publish(
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(report, indent=1) + "\n")
+        Unfinished(options).remove()
         sampled = {name: median(each).bytes_over_time for name, each in results.items()}
         sampled = {name: samples for name, samples in sampled.items() if samples}
         if sampled:
