@@ -21,13 +21,15 @@ def new_parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def add_run_options(parser: argparse.ArgumentParser, *, max_total_tokens: int) -> None:
+def add_run_options(
+    parser: argparse.ArgumentParser, *, max_total_tokens: int, repeats: int = 1
+) -> None:
     parser.add_argument(
         "--max-total-tokens", type=int, default=max_total_tokens, help="KV bytes of each arm"
     )
     parser.add_argument("--chunked-prefill-size", type=int, default=1024)
     parser.add_argument(
-        "--repeats", type=int, default=1, help="runs of each arm; the median counts"
+        "--repeats", type=int, default=repeats, help="runs of each arm; the median counts"
     )
     parser.add_argument("--output", type=Path, help="JSON file for all figures")
 
@@ -39,11 +41,9 @@ def run_arms(
     options: argparse.Namespace,
     model: str,
     scratch: Path,
-    repeats: int | None = None,
 ) -> dict[str, list[Result]]:
-    """Each arm's results by its name. ``max_total_tokens``: KV bytes of each, in bf16 tokens.
-    ``repeats``: of each arm, if not those of the options. What a run of the same options that was
-    cut off had done is taken from it."""
+    """Each arm's results by its name. ``max_total_tokens``: KV bytes of each, in bf16 tokens. What
+    a run of the same options that was cut off had done is taken from it."""
     done = Unfinished(options)
     for arm in arms:
         if arm.name in done.results:
@@ -55,7 +55,7 @@ def run_arms(
             prompts,
             options.new_tokens,
             scratch,
-            repeats or options.repeats,
+            options.repeats,
             model_path=model,
             device=options.device,
             max_total_tokens=max_total_tokens,

@@ -42,7 +42,9 @@ class Unfinished:
         if self._path:
             arms = {name: as_records(each) for name, each in self.results.items()}
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps({"settings": self._settings, "arms": arms}))
+            whole = self._path.with_suffix(".tmp")
+            whole.write_text(json.dumps({"settings": self._settings, "arms": arms}))
+            whole.replace(self._path)
 
     def remove(self) -> None:
         if self._path:

@@ -1,8 +1,7 @@
 """Policies at the same KV bytes, in one run: ``python -m arkv_sglang.bench.policies``.
 
-First documents of many lengths in an arena that holds one or two of them in bf16: how many run at
-once, and how fast. Then a few of them in an arena that holds everything, where compression cannot
-help and should cost nothing.
+Documents of many lengths in an arena that holds one or two of them in bf16: how many run at once,
+and how fast.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import random
 import tempfile
 from pathlib import Path
 
-from arkv_sglang.bench.arms import Arm, Result, uncompressed
+from arkv_sglang.bench.arms import Arm, Result
 from arkv_sglang.bench.comparison import add_run_options, new_parser, run_arms
 from arkv_sglang.bench.outcome import median, publish
 from arkv_sglang.bench.prompts import chat_prompts
@@ -20,15 +19,11 @@ from arkv_sglang.demo.model import ensure_model
 
 SHORTEST, LONGEST = 1500, 6000
 
-TIGHT = (
+ARMS = (
     Arm("none", "none", None),
     Arm("quantized 0.55", "quantized", {"budget": 0.55}),
     Arm("arkv 0.25", "arkv", {"budget": 0.25}),
     Arm("arkv 0.125", "arkv", {"budget": 0.125}),
-)
-ROOMY = (
-    Arm("roomy uncompressed", "arkv", uncompressed().config),
-    Arm("roomy arkv 0.25", "arkv", {"budget": 0.25}),
 )
 
 
@@ -47,18 +42,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         prompts = chat_prompts(model, lengths(options.documents), scratch)
-        few = sorted(prompts, key=len)[: options.roomy_documents]
-        results = run_arms(TIGHT, prompts, options.max_total_tokens, options, model, scratch)
-        roomy = 2 * sum(map(len, few))
-        repeats = options.roomy_repeats
-        results |= run_arms(ROOMY, few, roomy, options, model, scratch, repeats)
+        results = run_arms(ARMS, prompts, options.max_total_tokens, options, model, scratch)
     publish(options, results, _ratios({name: median(each) for name, each in results.items()}))
 
 
 def _ratios(found: dict[str, Result]) -> dict[str, float]:
-    stock, roomy = found["none"], found["roomy uncompressed"]
+    stock = found["none"]
     ratios = {}
-    for arm in TIGHT[1:]:
+    for arm in ARMS[1:]:
         name, each = arm.name.replace(" ", "_"), found[arm.name]
         ratios[f"{name}_over_none_documents_per_min"] = stock.wall_s / each.wall_s
         ratios[f"{name}_over_none_peak_running"] = (
@@ -67,17 +58,12 @@ def _ratios(found: dict[str, Result]) -> dict[str, float]:
         ratios[f"{name}_over_none_mean_running"] = (
             each.mean_running_requests / stock.mean_running_requests
         )
-    for arm in ROOMY[1:]:
-        name = arm.name.replace(" ", "_")
-        ratios[f"{name}_over_uncompressed_time"] = found[arm.name].wall_s / roomy.wall_s
     return ratios
 
 
 def _options() -> argparse.Namespace:
     parser = new_parser("python -m arkv_sglang.bench.policies")
     parser.add_argument("--documents", type=int, default=32)
-    parser.add_argument("--roomy-documents", type=int, default=8)
-    parser.add_argument("--roomy-repeats", type=int, default=3)
     parser.add_argument("--new-tokens", type=int, default=64)
     add_run_options(parser, max_total_tokens=7000)
     return parser.parse_args()

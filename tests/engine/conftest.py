@@ -15,7 +15,8 @@ from arkv_sglang.demo.model import ensure_model
 
 # Files that share an engine stand together: each start costs half a minute.
 ORDER = (
-    "test_chunks",  # starts none, nor do the next five
+    "test_bench",  # starts none, nor do the next six
+    "test_chunks",
     "test_reclaim",
     "test_replay",
     "test_refusals",
