@@ -194,13 +194,17 @@ def main() -> int:
         # Last of all, since it may take longer than a job that is stopped has.
         stack.callback(stop, engines)
         stack.enter_context(contextlib.closing(folder))
-        ray.init()
-        warn_of_missing_resources(config)
-        engines += [RayEngine(f"engine-{number}", config) for number in range(config.engines.count)]
-        say(f"starting {len(engines)} engines of {config.engine['model_path']}")
+
+        def make_engines() -> list[RayEngine]:
+            ray.init()
+            warn_of_missing_resources(config)
+            engines.extend(RayEngine(f"engine-{n}", config) for n in range(config.engines.count))
+            say(f"starting {len(engines)} engines of {config.engine['model_path']}")
+            return engines
+
         bar = Bar(console) if (console := Console()).is_terminal else None
         mirror = partial(MetricsMirror, make_counter=Counter, make_gauge=Gauge)
-        run = run_job(config, engines, source, prompts, folder, say, bar, mirror)
+        run = run_job(config, make_engines, source, prompts, folder, say, bar, mirror)
         return run_to_end(run, config.run.max_failure_rate, complain)
 
 

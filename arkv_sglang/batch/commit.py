@@ -23,12 +23,10 @@ class Committer:
         self._rows: list[Row] = []
         self._number = 0
         self._last_commit = time.monotonic()
-        self.by_status: dict[str, int] = {}
 
     def add(self, row: Row, hold: bool = False) -> None:
         """Take a row; unless told to hold, commit when enough rows or seconds have gathered."""
         self._rows.append(row)
-        self.by_status[row.status] = self.by_status.get(row.status, 0) + 1
         if hold:
             return
         waited_s = time.monotonic() - self._last_commit

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arkv_sglang.config import ConfigError
+from arkv_sglang.batch.pretrained import load_pretrained
 from arkv_sglang.core import Geometry
 
 
@@ -25,18 +25,7 @@ def load_model_shape(engine: Mapping[str, Any]) -> ModelShape:
     from transformers import AutoConfig
 
     path = engine["model_path"]
-    try:
-        config = AutoConfig.from_pretrained(
-            path,
-            trust_remote_code=bool(engine.get("trust_remote_code", False)),
-            revision=engine.get("revision") or "main",
-        )
-    except Exception as error:
-        # A file that is none makes the libraries below raise anything.
-        reason = [*str(error).strip().splitlines(), type(error).__name__][0]
-        raise ConfigError(
-            f"engine.model_path must hold a config.json, got {path!r} ({reason}); correct it"
-        ) from None
+    config = load_pretrained(AutoConfig, path, engine, "a config.json", "correct it")
     text = config.get_text_config()
     context = engine.get("context_length") or _context_tokens(text)
     unknown = _why_unknown(text)

@@ -6,6 +6,7 @@ from array import array
 from typing import Any
 
 from arkv_sglang.batch.config import PromptConfig
+from arkv_sglang.batch.pretrained import load_pretrained
 from arkv_sglang.batch.types import Document, Request
 from arkv_sglang.config import ConfigError
 
@@ -51,16 +52,5 @@ def load_tokenizer(engine: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     path = engine.get("tokenizer_path") or engine["model_path"]
-    try:
-        return AutoTokenizer.from_pretrained(
-            path,
-            trust_remote_code=bool(engine.get("trust_remote_code", False)),
-            revision=engine.get("revision") or "main",
-        )
-    except Exception as error:
-        # A file that is none makes the libraries below raise anything.
-        reason = [*str(error).strip().splitlines(), type(error).__name__][0]
-        raise ConfigError(
-            f"engine.model_path must hold a tokenizer, got {path!r} ({reason}); "
-            "correct it or set engine.tokenizer_path"
-        ) from None
+    remedy = "correct it or set engine.tokenizer_path"
+    return load_pretrained(AutoTokenizer, path, engine, "a tokenizer", remedy)

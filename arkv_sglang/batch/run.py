@@ -56,7 +56,7 @@ def package_versions() -> dict[str, str]:
 
 async def run_job(
     config: JobConfig,
-    engines: Sequence[Engine],
+    make_engines: Callable[[], Sequence[Engine]],
     source: Source,
     prompts: PromptBuilder,
     folder: OutputFolder,
@@ -67,6 +67,7 @@ async def run_job(
     """Run every document that is not done yet, write the output, return the report. Raises
     RunFailed, with all committed rows in place, as they also are when it is cancelled.
 
+    Engines are made once the folder is known to be in order.
     Without a ``display`` progress is said, line by line. ``make_mirror``: for
     metrics, from the id of the run.
     """
@@ -88,7 +89,8 @@ async def run_job(
         tally.add(row)
         mirror.row(row)
 
-    scheduler = Scheduler(list(engines), ledger.unfinished(source), prompts, emit, limits(config))
+    source = ledger.unfinished(source)
+    scheduler = Scheduler(list(make_engines()), source, prompts, emit, limits(config))
     monitor = Monitor(scheduler, tally, mirror, say)
 
     def end(outcome: str, reason: str | None = None) -> None:

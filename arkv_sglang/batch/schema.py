@@ -1,4 +1,4 @@
-"""The columns of the output tables, as README.md documents them."""
+"""The columns of the output tables, as docs/batch.md documents them."""
 
 from __future__ import annotations
 

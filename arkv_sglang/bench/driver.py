@@ -10,14 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import resource
 import tempfile
 import time
 from array import array
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from arkv_sglang.batch.identity import config_hash
 from arkv_sglang.batch.resume import read_outcomes
 from arkv_sglang.batch.run import run_job
 from arkv_sglang.batch.types import Document, EngineInfo, Request, Result
+from arkv_sglang.bench.setting import setting
 
 CHARACTERS_PER_TOKEN = 4
 SUMMARY = "A summary of some hundred tokens. " * 12
@@ -97,7 +95,9 @@ def _run(config: JobConfig, count: int) -> tuple[float, float]:
     engines = [InstantEngine(f"engine-{n}") for n in range(count)]
     with closing(OutputFolder(config.output)) as folder:
         source, prompts = open_documents(config.input), InstantPrompts()
-        report = asyncio.run(run_job(config, engines, source, prompts, folder, lambda line: None))
+        report = asyncio.run(
+            run_job(config, lambda: engines, source, prompts, folder, lambda line: None)
+        )
     documents = report["totals"]["documents"]
     assert documents["ok"] == documents["all"], documents
     return time.perf_counter() - started, time.process_time() - started_cpu
@@ -127,16 +127,7 @@ def _publish(options: argparse.Namespace, figures: dict[str, Any]) -> None:
         table.add_row(name.replace("_", " "), f"{value:,}")
     Console().print(table)
     if options.output:
-        report = {
-            "settings": {k: str(v) for k, v in vars(options).items() if v is not None},
-            "machine": {
-                "cpus": os.cpu_count(),
-                "processor": platform.machine(),
-                "python": platform.python_version(),
-            },
-            "versions": {name: version(name) for name in ("arkv_sglang", "pyarrow")},
-            "figures": figures,
-        }
+        report = setting(options) | {"figures": figures}
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(report, indent=1) + "\n")
 

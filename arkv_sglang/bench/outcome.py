@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from arkv_sglang.bench.arms import Result, as_records
+from arkv_sglang.bench.setting import setting
 from arkv_sglang.report.plot_arena import arena_over_time
 
 
@@ -23,15 +21,16 @@ def median(results: list[Result]) -> Result:
 
 class Unfinished:
     """Arms that are done while a comparison goes on, beside its output: a run takes an hour, and
-    one that was cut off goes on with the next arm. Of other options nothing is taken."""
+    one that was cut off goes on with the next arm. Of other options, versions or another machine
+    nothing is taken."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._path: Path | None = options.output and options.output.with_suffix(".unfinished.json")
-        self._settings = _settings(options)
+        self._setting = setting(options)
         self.results: dict[str, list[Result]] = {}
         if self._path and self._path.exists():
             record = json.loads(self._path.read_text())
-            if record["settings"] == self._settings:
+            if record["setting"] == self._setting:
                 self.results = {
                     name: [Result(**each) for each in found]
                     for name, found in record["arms"].items()
@@ -43,7 +42,7 @@ class Unfinished:
             arms = {name: as_records(each) for name, each in self.results.items()}
             self._path.parent.mkdir(parents=True, exist_ok=True)
             whole = self._path.with_suffix(".tmp")
-            whole.write_text(json.dumps({"settings": self._settings, "arms": arms}))
+            whole.write_text(json.dumps({"setting": self._setting, "arms": arms}))
             whole.replace(self._path)
 
     def remove(self) -> None:
@@ -51,21 +50,11 @@ class Unfinished:
             self._path.unlink(missing_ok=True)
 
 
-def _settings(options: argparse.Namespace) -> dict[str, str]:
-    return {key: str(value) for key, value in vars(options).items() if value is not None}
-
-
 def as_report(
     options: argparse.Namespace, results: dict[str, list[Result]], ratios: dict[str, float]
 ) -> dict[str, Any]:
     return {
-        "settings": _settings(options),
-        "machine": {
-            "cpu_threads": torch.get_num_threads(),
-            "processor": platform.machine(),
-            "python": platform.python_version(),
-        },
-        "versions": {name: version(name) for name in ("sglang", "torch", "arkv_sglang")},
+        **setting(options),
         "arms": {name: as_records(each) for name, each in results.items()},
         "ratios": {name: round(value, 3) for name, value in ratios.items()},
     }

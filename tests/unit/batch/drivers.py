@@ -104,7 +104,7 @@ def drive(plan: Plan, log: Path) -> None:
         sys.exit(FAILED)
     with closing(folder):
         source = open_documents(config.input)
-        run = run_job(config, [Echo(plan.document_s)], source, FakePrompts(), folder, say)
+        run = run_job(config, lambda: [Echo(plan.document_s)], source, FakePrompts(), folder, say)
         code = run_to_end(run, config.run.max_failure_rate, say)
     sys.exit(code)
 

@@ -36,7 +36,9 @@ def run(
     config = configured(out, **sections)
     said: list[str] = []
     with contextlib.closing(OutputFolder(config.output)) as folder:
-        job = run_job(config, fleet, iter(source), prompts or FakePrompts(), folder, said.append)
+        job = run_job(
+            config, lambda: fleet, iter(source), prompts or FakePrompts(), folder, said.append
+        )
         return asyncio.run(job), "\n".join(said)
 
 

@@ -121,7 +121,9 @@ def earlier_report(config: dict[str, Any]) -> str:
     made = JobConfig.model_validate(config)
     fleet = [FakeEngine(f"engine-{n}") for n in range(2)]
     source = iter([Document(f"d{n}", "x" * 100) for n in range(10)])
-    job = run_job(made, fleet, source, FakePrompts(), OutputFolder(made.output), lambda line: None)
+    job = run_job(
+        made, lambda: fleet, source, FakePrompts(), OutputFolder(made.output), lambda line: None
+    )
     asyncio.run(job)
     return f"{made.output.dir}/report.json"
 

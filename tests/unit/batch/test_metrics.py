@@ -61,7 +61,13 @@ def run(out: Path, fleet: list[Any], source: list[Any]) -> dict[str, Any]:
     mirror = partial(MetricsMirror, make_counter=Instrument, make_gauge=Instrument)
     folder = OutputFolder(config.output)
     job = run_job(
-        config, fleet, iter(source), FakePrompts(), folder, lambda line: None, make_mirror=mirror
+        config,
+        lambda: fleet,
+        iter(source),
+        FakePrompts(),
+        folder,
+        lambda line: None,
+        make_mirror=mirror,
     )
     return asyncio.run(job)
 

@@ -176,7 +176,7 @@ def run(tmp_path: Path, *lines: bytes) -> tuple[list[dict[str, Any]], FakeEngine
     engine = FakeEngine()
     source = open_documents(config.input, {"m"})
     folder = OutputFolder(config.output)
-    asyncio.run(run_job(config, [engine], source, FakePrompts(), folder, lambda line: None))
+    asyncio.run(run_job(config, lambda: [engine], source, FakePrompts(), folder, lambda line: None))
     data = (tmp_path / "out/responses.jsonl").read_bytes()
     return [json.loads(line) for line in data.splitlines()], engine
 

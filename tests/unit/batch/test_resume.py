@@ -1,5 +1,6 @@
 """What a second run on the same folder does, and what the merged view then shows."""
 
+import asyncio
 import json
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +14,11 @@ from arkv_sglang.batch.config import OutputConfig
 from arkv_sglang.batch.folder import OutputFolder
 from arkv_sglang.batch.merge import write_merged
 from arkv_sglang.batch.resume import Ledger, hash_document
+from arkv_sglang.batch.run import run_job
 from arkv_sglang.batch.types import BadDocument, Document, Row, RunFailed
 
-from .fakes import QuietEngine
-from .runs import run
+from .fakes import FakePrompts, QuietEngine
+from .runs import configured, run
 
 
 def documents(*texts: str) -> list[Any]:
@@ -153,6 +155,17 @@ def test_a_part_that_vanishes_in_mid_run_is_missed(tmp_path: Path) -> None:
 
 def test_a_manifest_of_another_form_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[1]")
-    with pytest.raises(RunFailed, match="must hold a manifest as this job writes it"):
-        run(tmp_path, [QuietEngine()], documents("a"))
-    assert (tmp_path / "manifest.json").read_text() == "[1]"
+    config, made = configured(tmp_path), []
+
+    def make_engines() -> list[Any]:
+        made.append(QuietEngine())
+        return made
+
+    with (
+        closing(OutputFolder(config.output)) as folder,
+        pytest.raises(RunFailed, match="must hold a manifest as this job writes it"),
+    ):
+        asyncio.run(
+            run_job(config, make_engines, iter(documents("a")), FakePrompts(), folder, print)
+        )
+    assert (tmp_path / "manifest.json").read_text() == "[1]" and not made

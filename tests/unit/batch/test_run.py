@@ -65,7 +65,9 @@ def test_a_stopped_run_keeps_what_is_done(tmp_path: Path) -> None:
         config = configured(tmp_path)
         source = iter([Document(f"d{n}", "text") for n in range(3)])
         with contextlib.closing(OutputFolder(config.output)) as folder:
-            job = run_job(config, [Slow()], source, FakePrompts(), folder, lambda line: None)
+            job = run_job(
+                config, lambda: [Slow()], source, FakePrompts(), folder, lambda line: None
+            )
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(job, 0.3)
 
@@ -98,7 +100,9 @@ def test_a_run_that_is_stopped_before_an_engine_is_up_leaves_the_earlier_rows(
         config = configured(tmp_path, output=REPLACE)
         source = iter([BadDocument("bad", "empty"), Document("d", "text")])
         with contextlib.closing(OutputFolder(config.output)) as folder:
-            job = run_job(config, [FakeEngine(start_s=60)], source, FakePrompts(), folder, print)
+            job = run_job(
+                config, lambda: [FakeEngine(start_s=60)], source, FakePrompts(), folder, print
+            )
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(job, 0.3)
 
