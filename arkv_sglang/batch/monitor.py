@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from arkv_sglang.batch.lane import Lane
 from arkv_sglang.batch.metrics import Mirror, RunState
 from arkv_sglang.batch.progress import Progress
-from arkv_sglang.batch.scheduler import Lane, Scheduler
+from arkv_sglang.batch.scheduler import Scheduler
 from arkv_sglang.batch.tally import Tally
 from arkv_sglang.batch.types import EngineLost, Sample, describe
 

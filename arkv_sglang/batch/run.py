@@ -26,6 +26,7 @@ from arkv_sglang.batch.folder import (
     TELEMETRY,
     OutputFolder,
 )
+from arkv_sglang.batch.lane import Lane
 from arkv_sglang.batch.manifest import FAILED, STOPPED, SUCCEEDED, Manifest
 from arkv_sglang.batch.merge import write_merged
 from arkv_sglang.batch.metrics import Mirror, NoMirror
@@ -34,7 +35,7 @@ from arkv_sglang.batch.openai_responses import COLUMNS, responses
 from arkv_sglang.batch.outcome import check_outcome
 from arkv_sglang.batch.progress import Display, Lines
 from arkv_sglang.batch.resume import Ledger, finished, read_outcomes
-from arkv_sglang.batch.scheduler import Lane, Limits, Scheduler
+from arkv_sglang.batch.scheduler import Limits, Scheduler
 from arkv_sglang.batch.schema import ROW_SCHEMA
 from arkv_sglang.batch.tally import Tally
 from arkv_sglang.batch.types import Engine, PromptBuilder, Row, RunFailed, Source, describe

@@ -7,18 +7,17 @@ the next death names its cause: a document that kills its engine twice alone bec
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from arkv_sglang.batch import rows
+from arkv_sglang.batch.lane import Lane, Work
 from arkv_sglang.batch.types import (
     Engine,
-    EngineInfo,
     EngineLost,
     PromptBuilder,
     Request,
@@ -27,6 +26,7 @@ from arkv_sglang.batch.types import (
     Source,
     describe,
 )
+from arkv_sglang.batch.waiting import Waiting
 
 MAX_LONE_DEATHS = 2
 
@@ -40,34 +40,6 @@ class Limits:
     window_tokens: int | None = None
     lookahead_docs: int = 512
     request_timeout_s: float = 3600
-
-
-@dataclass(slots=True)
-class Work:
-    request: Request
-    suspect: bool = False
-    lone_deaths: int = 0
-    death_log: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Lane:
-    """One engine as the scheduler sees it; times are ``time.monotonic()`` seconds."""
-
-    engine: Engine
-    info: EngineInfo | None = None
-    up: bool = False
-    gone: str | None = None
-    in_flight: list[Work] = field(default_factory=list)
-    deaths: int = 0
-    docs: int = 0
-    tokens: int = 0
-    ready_at: float | None = None
-    last_done_at: float | None = None
-
-    @property
-    def in_flight_tokens(self) -> int:
-        return sum(work.request.prompt_tokens for work in self.in_flight)
 
 
 class Scheduler:
@@ -87,8 +59,7 @@ class Scheduler:
         self._prompts = prompts
         self._emit = emit
         self._limits = limits
-        self._waiting: list[tuple[int, int, Work]] = []
-        self._order = itertools.count()
+        self._waiting = Waiting()
         self._suspects: deque[Work] = deque()
         self._primed = False
         self._changed = asyncio.Condition()
@@ -119,7 +90,7 @@ class Scheduler:
     @property
     def tokens_left(self) -> int:
         """Prompt tokens of what has been read and has no row yet."""
-        waiting = [*(entry[2] for entry in self._waiting), *self._suspects]
+        waiting = itertools.chain(self._waiting, self._suspects)
         return sum(work.request.prompt_tokens for work in waiting) + sum(
             lane.in_flight_tokens for lane in self.lanes
         )
@@ -135,7 +106,7 @@ class Scheduler:
                 elif isinstance(item, Row):
                     self._emit(item)
                 else:
-                    self._push(item)
+                    self._waiting.push(Work(item))
                 self._primed |= self.read_all or self._is_full()
                 self._changed.notify_all()
                 if self.read_all:
@@ -145,9 +116,6 @@ class Scheduler:
     def _read_one(self) -> Request | Row | None:
         document = next(self._source, None)
         return None if document is None else rows.request_or_invalid(document, self._prompts)
-
-    def _push(self, request: Request) -> None:
-        heapq.heappush(self._waiting, (-request.prompt_tokens, next(self._order), Work(request)))
 
     def _is_full(self) -> bool:
         return len(self._waiting) >= self._limits.lookahead_docs
@@ -201,27 +169,28 @@ class Scheduler:
             return self._suspects.popleft()
         self._drop_too_long(lane)
         if self._primed and self._waiting and self._has_room(lane):
-            return heapq.heappop(self._waiting)[2]
+            return self._waiting.pop()
         return None
 
     def _drop_too_long(self, lane: Lane) -> None:
         assert lane.info is not None
-        while self._waiting:
-            request = self._waiting[0][2].request
+        while (longest := self._waiting.longest) is not None:
+            request = longest.request
             new_tokens = request.sampling.get("max_new_tokens", self._limits.max_new_tokens)
             limit = lane.info.max_prompt_tokens(new_tokens)
             if request.prompt_tokens <= limit:
                 return
-            heapq.heappop(self._waiting)
+            self._waiting.pop()
             self._emit(rows.too_long(request, limit, new_tokens, lane.info))
             self._changed.notify_all()
 
     def _has_room(self, lane: Lane) -> bool:
         if not lane.in_flight:
             return True
-        longest = -self._waiting[0][0]
-        limits = self._limits
-        if limits.window_tokens and lane.in_flight_tokens + longest > limits.window_tokens:
+        longest, limits = self._waiting.longest, self._limits
+        assert longest is not None
+        tokens = lane.in_flight_tokens + longest.request.prompt_tokens
+        if limits.window_tokens and tokens > limits.window_tokens:
             return False
         return len(lane.in_flight) < min(limits.window_docs, self._fair_share())
 
@@ -281,8 +250,8 @@ class Scheduler:
 
     def _give_up_the_rest(self) -> None:
         error = f"no engine was left to run it: {self._why_gone()}"
-        left = [*(entry[2] for entry in self._waiting), *self._suspects]
-        for request in itertools.chain((work.request for work in left), self._unread()):
+        left = [work.request for work in itertools.chain(self._waiting, self._suspects)]
+        for request in itertools.chain(left, self._unread()):
             self._emit(request if isinstance(request, Row) else rows.failed(request, error))
 
     def _unread(self) -> Iterator[Request | Row]:
