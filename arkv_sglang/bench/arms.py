@@ -65,32 +65,26 @@ def uncompressed() -> Arm:
 
 
 def run(
-    arm: Arm,
-    prompts: list[list[int]],
-    new_tokens: int,
-    scratch: Path,
-    repeats: int,
-    **engine: Any,
-) -> list[Result]:
-    """Serve ``prompts`` together, ``repeats`` times on a flushed cache, after one short warm-up."""
+    arm: Arm, prompts: list[list[int]], new_tokens: int, scratch: Path, **engine: Any
+) -> Result:
+    """Serve ``prompts`` together on a new engine, after one short warm-up. What it writes into
+    ``scratch`` goes when it has been read."""
     settings = {"enable_custom_logit_processor": True, "log_level": "error"} | engine
+    count = scratch / arm.name
+    count.unlink(missing_ok=True)
     with running(arm.policy, arm.config, **settings) as started:
         started.generate(input_ids=prompts[0][:64], sampling_params={"max_new_tokens": 4})
-        found = []
-        for repeat in range(repeats):
-            flush(started)
-            count = scratch / f"{arm.name}-{repeat}"
-            params = {
-                "temperature": 0,
-                "max_new_tokens": new_tokens,
-                "ignore_eos": True,
-                "custom_params": {"path": str(count)},
-            }
-            begun = time.perf_counter()
-            outs, samples = started.loop.run_until_complete(_serve(started, prompts, params))
-            wall = time.perf_counter() - begun
-            found.append(_result(arm, outs, wall, Running.read(count), samples))
-        return found
+        flush(started)
+        params = {
+            "temperature": 0,
+            "max_new_tokens": new_tokens,
+            "ignore_eos": True,
+            "custom_params": {"path": str(count)},
+        }
+        begun = time.perf_counter()
+        outs, samples = started.loop.run_until_complete(_serve(started, prompts, params))
+        wall = time.perf_counter() - begun
+    return _result(arm, outs, wall, Running.read(count), samples)
 
 
 async def _serve(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,26 +43,28 @@ def run_arms(
     model: str,
     scratch: Path,
 ) -> dict[str, list[Result]]:
-    """Each arm's results by its name. ``max_total_tokens``: KV bytes of each, in bf16 tokens. What
-    a run of the same options that was cut off had done is taken from it."""
+    """Each arm's results by its name. ``max_total_tokens``: KV bytes of each, in bf16 tokens.
+
+    The arms take turns, each time with a new engine: two engines of one arm differ by several
+    percent on a CPU, and the machine changes its speed over an hour. What a run of the same options
+    that was cut off had done is taken from it."""
     done = Unfinished(options)
-    for arm in arms:
-        if arm.name in done.results:
-            print(f"{arm.name}: done before", file=sys.stderr, flush=True)
+    for turn, arm in itertools.product(range(options.repeats), arms):
+        name = f"{arm.name}, {turn + 1} of {options.repeats}"
+        if len(done.results.get(arm.name, ())) > turn:
+            print(f"{name}: done before", file=sys.stderr, flush=True)
             continue
-        print(f"{arm.name} ...", file=sys.stderr, flush=True)
+        print(f"{name} ...", file=sys.stderr, flush=True)
         found = run(
             arm,
             prompts,
             options.new_tokens,
             scratch,
-            options.repeats,
             model_path=model,
             device=options.device,
             max_total_tokens=max_total_tokens,
             chunked_prefill_size=options.chunked_prefill_size,
         )
         done.add(arm.name, found)
-        seconds = ", ".join(f"{result.wall_s:.0f} s" for result in found)
-        print(f"{arm.name}: {seconds}", file=sys.stderr, flush=True)
+        print(f"{name}: {found.wall_s:.0f} s", file=sys.stderr, flush=True)
     return {arm.name: done.results[arm.name] for arm in arms}

@@ -20,8 +20,8 @@ def median(results: list[Result]) -> Result:
 
 
 class Unfinished:
-    """Arms that are done while a comparison goes on, beside its output: a run takes an hour, and
-    one that was cut off goes on with the next arm. Of other options, versions or another machine
+    """Runs that are done while a comparison goes on, beside its output: a run takes an hour, and
+    one that was cut off goes on with the next one. Of other options, versions or another machine
     nothing is taken."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -36,8 +36,8 @@ class Unfinished:
                     for name, found in record["arms"].items()
                 }
 
-    def add(self, name: str, found: list[Result]) -> None:
-        self.results[name] = found
+    def add(self, name: str, found: Result) -> None:
+        self.results.setdefault(name, []).append(found)
         if self._path:
             arms = {name: as_records(each) for name, each in self.results.items()}
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A comparison that is cut off goes on with the next arm. No engine is started here."""
+"""A comparison that is cut off goes on with the next run. No engine is started here."""
 
 import argparse
 import json
@@ -16,11 +16,13 @@ def result(arm: str, wall_s: float) -> Result:
 def test_what_was_done_is_taken_from_a_run_of_the_same_options(tmp_path):
     options = argparse.Namespace(documents=2, output=tmp_path / "figures.json")
     found = [result("one", 2.0), result("one", 3.0)]
-    Unfinished(options).add("one", found)
+    first = Unfinished(options)
+    for each in found:
+        first.add("one", each)
     again = Unfinished(options)
     assert again.results == {"one": found}
     assert Unfinished(argparse.Namespace(documents=3, output=options.output)).results == {}
-    again.add("two", [result("two", 1.0)])
+    again.add("two", result("two", 1.0))
     publish(options, again.results, {"two_over_one": 0.5})
     report = json.loads(options.output.read_text())
     assert [each["wall_s"] for each in report["arms"]["one"]] == [2.0, 3.0]
