@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from arkv_sglang.engine.launch import flush, running
 from arkv_sglang.engine.running import CountRunning, Running
 from arkv_sglang.report.plot_arena import OWNERS
@@ -29,6 +31,7 @@ class Arm:
 class Result:
     """Figures of one run. Prefill and decode overlap, so their rates are over the whole run.
 
+    ``cpu_s``: processor time of the engine's processes; other work on the machine changes it less.
     Running requests are of decode steps. ``hit_rate``: cached over all prompt tokens. Under a
     policy ``bytes_over_time`` has a line of arena bytes by owner and tier every two seconds, and
     ``overhead_ratio`` the overhead at its largest over the arena.
@@ -39,6 +42,7 @@ class Result:
     prompt_tokens: int
     output_tokens: int
     wall_s: float
+    cpu_s: float
     documents_per_min: float
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
@@ -81,10 +85,15 @@ def run(
             "ignore_eos": True,
             "custom_params": {"path": str(count)},
         }
-        begun = time.perf_counter()
+        begun, cpu_begun = time.perf_counter(), _cpu_s()
         outs, samples = started.loop.run_until_complete(_serve(started, prompts, params))
-        wall = time.perf_counter() - begun
-    return _result(arm, outs, wall, Running.read(count), samples)
+        wall_s, cpu_s = time.perf_counter() - begun, _cpu_s() - cpu_begun
+    return _result(arm, outs, wall_s, cpu_s, Running.read(count), samples)
+
+
+def _cpu_s() -> float:
+    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return sum(each.user + each.system for each in times)
 
 
 async def _serve(
@@ -116,7 +125,8 @@ async def _serve(
 def _result(
     arm: Arm,
     outs: list[dict[str, Any]],
-    wall: float,
+    wall_s: float,
+    cpu_s: float,
     count: Running,
     samples: list[dict[str, float]],
 ) -> Result:
@@ -130,10 +140,11 @@ def _result(
         documents=len(outs),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        wall_s=round(wall, 2),
-        documents_per_min=round(60 * len(outs) / wall, 2),
-        prefill_tokens_per_s=round(prompt_tokens / wall, 1),
-        decode_tokens_per_s=round(output_tokens / wall, 1),
+        wall_s=round(wall_s, 2),
+        cpu_s=round(cpu_s, 2),
+        documents_per_min=round(60 * len(outs) / wall_s, 2),
+        prefill_tokens_per_s=round(prompt_tokens / wall_s, 1),
+        decode_tokens_per_s=round(output_tokens / wall_s, 1),
         peak_running_requests=count.peak,
         mean_running_requests=round(count.mean, 2),
         retractions=sum(each.get("num_retractions") or 0 for each in meta),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from operator import attrgetter
 from pathlib import Path
+from statistics import median
 
 from arkv_sglang.bench.arms import Arm, uncompressed
 from arkv_sglang.bench.comparison import add_run_options, new_parser, run_arms
-from arkv_sglang.bench.outcome import median, publish
+from arkv_sglang.bench.outcome import publish
 from arkv_sglang.bench.prompts import chat_prompts
 from arkv_sglang.demo.model import ensure_model
 
@@ -30,11 +32,12 @@ def main() -> None:
         prompts = chat_prompts(model, lengths, Path(folder))
         arms = (BASE, *ARMS)
         results = run_arms(arms, prompts, options.max_total_tokens, options, model, Path(folder))
-    wall_s = {name: median(each).wall_s for name, each in results.items()}
-    ratios = {
-        f"{arm.name.replace(' ', '_')}_over_{BASE.name}_time": wall_s[arm.name] / wall_s[BASE.name]
-        for arm in ARMS
-    }
+    ratios = {}
+    for arm in ARMS:
+        over = f"{arm.name.replace(' ', '_')}_over_{BASE.name}"
+        for name, of in (("time", attrgetter("wall_s")), ("cpu_time", attrgetter("cpu_s"))):
+            own, base = (median(map(of, results[each])) for each in (arm.name, BASE.name))
+            ratios[f"{over}_{name}"] = own / base
     publish(options, results, ratios)
 
 

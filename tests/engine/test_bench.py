@@ -10,7 +10,7 @@ from arkv_sglang.bench.outcome import Unfinished, publish
 def result(arm: str, wall_s: float) -> Result:
     over_time = [{"s": 0.0} | dict.fromkeys(("tree_original", "tree_quantized"), 1.0)]
     over_time[0] |= dict.fromkeys(("prompts_original", "views_original", "views_quantized"), 2.0)
-    return Result(arm, 2, 10, 4, wall_s, 1.0, 1.0, 1.0, 2, 1.5, 0, 0.0, 0.1, over_time)
+    return Result(arm, 2, 10, 4, wall_s, 0.5, 1.0, 1.0, 1.0, 2, 1.5, 0, 0.0, 0.1, over_time)
 
 
 def test_what_was_done_is_taken_from_a_run_of_the_same_options(tmp_path):
