@@ -1,33 +1,27 @@
 """The parts of the job's program that need Ray's names but no cluster."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.util.metrics import Counter, Gauge
 
-from arkv_sglang.batch.config import JobConfig
+from arkv_sglang.batch.config import EnginesConfig
 from arkv_sglang.batch.metrics import MetricsMirror, RunState
+from arkv_sglang.batch.ray_engine import reason
+from arkv_sglang.batch.ray_placement import actor_options
 from arkv_sglang.batch.types import RequestFailed, Row
 from arkv_sglang.config import ConfigError
-from jobs.longdoc import actor_options, complain, reason, say
+from jobs.longdoc import complain, say
 
 
-def configured(tmp_path: Path, **engines: Any) -> JobConfig:
-    return JobConfig.model_validate(
-        {
-            "input": {"path": "documents.jsonl"},
-            "engine": {"model_path": "some/model"},
-            "engines": engines,
-            "output": {"dir": str(tmp_path)},
-        }
-    )
+def configured(**engines: Any) -> EnginesConfig:
+    return EnginesConfig.model_validate(engines)
 
 
-def test_an_engine_on_the_cpu_sees_no_gpu_and_has_its_threads(tmp_path: Path) -> None:
+def test_an_engine_on_the_cpu_sees_no_gpu_and_has_its_threads() -> None:
     env = {"SGLANG_PLATFORM": "arkv_cpu"}
-    options = actor_options(configured(tmp_path, num_gpus=0, num_cpus=2, env=env, window_docs=7))
+    options = actor_options(configured(num_gpus=0, num_cpus=2, env=env, window_docs=7))
     assert options["runtime_env"]["env_vars"] == {
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "2",
@@ -36,8 +30,8 @@ def test_an_engine_on_the_cpu_sees_no_gpu_and_has_its_threads(tmp_path: Path) ->
     assert options["max_task_retries"] == 0 and options["concurrency_groups"]["generate"] == 7
 
 
-def test_an_engine_on_a_gpu_keeps_what_ray_gives_it(tmp_path: Path) -> None:
-    options = actor_options(configured(tmp_path, num_gpus=0.5))
+def test_an_engine_on_a_gpu_keeps_what_ray_gives_it() -> None:
+    options = actor_options(configured(num_gpus=0.5))
     assert options["num_gpus"] == 0.5 and options["runtime_env"]["env_vars"] == {}
 
 
