@@ -154,6 +154,8 @@ def limits(config: JobConfig) -> Limits:
         window_tokens=config.engines.window_tokens,
         lookahead_docs=config.run.lookahead_docs,
         request_timeout_s=config.run.request_timeout_s,
+        max_restarts=config.engines.max_restarts,
+        min_engines=config.engines.min_engines,
     )
 
 
