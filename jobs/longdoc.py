@@ -71,7 +71,7 @@ def main() -> int:
 
         def make_engines() -> list[RayEngine]:
             ray.init()
-            for sentence in missing_resources(config.engines):
+            if sentence := missing_resources(config.engines):
                 complain(sentence)
             engines.extend(RayEngine(f"engine-{n}", config) for n in range(config.engines.count))
             say(f"starting {len(engines)} engines of {config.engine['model_path']}")

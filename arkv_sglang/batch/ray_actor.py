@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 from typing import Any
 
 import ray
 
+from arkv_sglang.batch.compile_cache import CompileCache
+from arkv_sglang.batch.config import JobConfig
+from arkv_sglang.batch.last_words import LastWords
 from arkv_sglang.batch.run import package_versions
-from arkv_sglang.batch.types import EngineInfo, Request, Result
+from arkv_sglang.batch.types import EngineInfo, EngineLost, Request, Result, describe
+from arkv_sglang.batch.worker import EngineWorker
+
+_HANDLER_NOTE = "Using custom SIGQUIT handler"
 
 
 class EngineActor:
     """One ``sglang.Engine``. A plain class with threads, not an async actor: SGLang must be started
     in the main thread, where Ray runs ``__init__`` of such an actor alone."""
 
-    def __init__(self, engine: dict[str, Any], sampling: dict[str, Any]) -> None:
-        import sglang
-
-        from arkv_sglang.batch.worker import EngineWorker
-
-        # Load figures after every step, not every few, so that telemetry speaks of now.
-        engine = {"load_snapshot_publish_interval": 1} | engine
-        self._worker = EngineWorker(sglang.Engine(**engine), sampling, package_versions())
+    def __init__(self, config: JobConfig) -> None:
+        """Raises EngineLost, which says in one line why the engine cannot start."""
+        words = LastWords()
+        try:
+            self._cache = CompileCache(config.engines.cache_dir)
+            # Before SGLang is imported, which reads them.
+            os.environ.update(self._cache.variables(config.engines.env))
+            engine = start_engine(config.engine)
+        except Exception as error:
+            raise EngineLost(why_not(error, words)) from None
+        self._worker = EngineWorker(
+            engine,
+            config.sampling.model_dump(),
+            package_versions(),
+            config.run.request_timeout_s,
+        )
 
     @ray.method(concurrency_group="generate")
     def generate(self, request: Request) -> Result:
@@ -38,3 +55,28 @@ class EngineActor:
     @ray.method(concurrency_group="telemetry")
     def stop(self) -> None:
         self._worker.stop()
+
+
+def start_engine(arguments: dict[str, Any]) -> Any:
+    import sglang
+
+    own = {
+        # Load figures after every step, not every few, so that telemetry speaks of now.
+        "load_snapshot_publish_interval": 1,
+        # A scheduler that fails sends it, and SGLang's handler would end this process at once,
+        # before it can say what happened.
+        "custom_sigquit_handler": signal.SIG_IGN,
+    }
+    logger = logging.getLogger("sglang.srt.entrypoints.engine")
+    logger.addFilter(lambda record: not record.getMessage().startswith(_HANDLER_NOTE))
+    return sglang.Engine(**own | arguments)
+
+
+def why_not(error: Exception, words: LastWords) -> str:
+    """Why an engine did not start, in one line."""
+    message = describe(error)
+    # SGLang itself refers to the log, unless its scheduler was killed by a signal.
+    refers_to_log = "scheduler died during init" in message or "error messages above" in message
+    if refers_to_log and "exit code: -" not in message:
+        return words.exception() or message
+    return message

@@ -9,7 +9,7 @@ from ray.util.metrics import Counter, Gauge
 from arkv_sglang.batch.config import EnginesConfig
 from arkv_sglang.batch.metrics import MetricsMirror, RunState
 from arkv_sglang.batch.ray_engine import reason
-from arkv_sglang.batch.ray_placement import actor_options
+from arkv_sglang.batch.ray_placement import described, environment
 from arkv_sglang.batch.types import RequestFailed, Row
 from arkv_sglang.config import ConfigError
 from jobs.longdoc import complain, say
@@ -21,18 +21,20 @@ def configured(**engines: Any) -> EnginesConfig:
 
 def test_an_engine_on_the_cpu_sees_no_gpu_and_has_its_threads() -> None:
     env = {"SGLANG_PLATFORM": "arkv_cpu"}
-    options = actor_options(configured(num_gpus=0, num_cpus=2, env=env, window_docs=7))
-    assert options["runtime_env"]["env_vars"] == {
+    assert environment(configured(num_gpus=0, num_cpus=2, env=env)) == {
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "2",
         "SGLANG_PLATFORM": "arkv_cpu",
     }
-    assert options["max_task_retries"] == 0 and options["concurrency_groups"]["generate"] == 7
 
 
 def test_an_engine_on_a_gpu_keeps_what_ray_gives_it() -> None:
-    options = actor_options(configured(num_gpus=0.5))
-    assert options["num_gpus"] == 0.5 and options["runtime_env"]["env_vars"] == {}
+    assert environment(configured(num_gpus=0.5)) == {}
+
+
+def test_what_an_engine_needs_in_words() -> None:
+    assert described(configured(num_gpus=0.5, num_cpus=4)) == "0.5 GPU and 4 CPU"
+    assert described(configured(num_gpus=0)) == "1 CPU"
 
 
 def test_reasons_are_the_line_that_says_it() -> None:

@@ -16,6 +16,7 @@ class Engine:
     def __init__(self, token_s: float = 0.05, poison_tokens: int = 10**9, **arguments: Any) -> None:
         self._token_s, self._poison_tokens = token_s, poison_tokens
         self._child = subprocess.Popen(CHILD)
+        self.port_args = SimpleNamespace(instance_id="standin")
         self.server_args = SimpleNamespace(device="none")
         capacity = {"max_total_num_tokens": 12000}
         self._scheduler_init_result = SimpleNamespace(scheduler_infos=[capacity])
