@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import tempfile
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
+import filelock
 import ray
 
 from arkv_sglang.batch.compile_cache import CompileCache
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.last_words import LastWords
-from arkv_sglang.batch.run import package_versions
 from arkv_sglang.batch.types import EngineInfo, EngineLost, Request, Result, describe
+from arkv_sglang.batch.versions import package_versions
 from arkv_sglang.batch.worker import EngineWorker
 
 _HANDLER_NOTE = "Using custom SIGQUIT handler"
@@ -30,7 +34,8 @@ class EngineActor:
             self._cache = CompileCache(config.engines.cache_dir)
             # Before SGLang is imported, which reads them.
             os.environ.update(self._cache.variables(config.engines.env))
-            engine = start_engine(config.engine)
+            with turn(config.engines.num_gpus):
+                engine = start_engine(config.engine)
         except Exception as error:
             raise EngineLost(why_not(error, words)) from None
         self._worker = EngineWorker(
@@ -55,6 +60,15 @@ class EngineActor:
     @ray.method(concurrency_group="telemetry")
     def stop(self) -> None:
         self._worker.stop()
+
+
+def turn(num_gpus: float) -> AbstractContextManager[object]:
+    """SGLang takes its share of what is free when it starts, so engines that share a GPU start one
+    after the other."""
+    if not 0 < num_gpus < 1:
+        return nullcontext()
+    name = f"arkv-gpu-{os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}-{os.getuid()}.lock"
+    return filelock.FileLock(Path(tempfile.gettempdir(), name))
 
 
 def start_engine(arguments: dict[str, Any]) -> Any:

@@ -28,6 +28,8 @@ from arkv_sglang.batch.types import (
 
 # Less than the 3 s that ``ray job stop`` leaves.
 STOP_S = 2
+_OURS = f"{EngineLost.__module__}.{EngineLost.__name__}: "
+_ADVICE = " Some common causes include:"
 
 
 class RayEngine:
@@ -38,21 +40,28 @@ class RayEngine:
         self.name = name
         self._config = config
         self._was_ready = False
-        self._lost = False
         self._begin()
 
     def _begin(self) -> None:
         self._place = Place(self._config.engines)
         actor = ray.remote(**self._place.options())(EngineActor)
         self._actor = actor.remote(self._config)
+        self._lost = False
 
     async def start(self) -> EngineInfo:
+        try:
+            return await self._start()
+        except EngineLost:
+            # Others may be waiting for its place.
+            self.kill()
+            raise
+
+    async def _start(self) -> EngineInfo:
         failures = 0
         while True:
             if self._lost:
                 self.kill()
                 self._begin()
-                self._lost = False
             try:
                 info = await self._ready()
             except RayActorError as error:
@@ -77,7 +86,6 @@ class RayEngine:
             async with asyncio.timeout(engines.start_timeout_s):
                 await self._place.found()
         except TimeoutError:
-            self.kill()
             raise EngineLost(
                 f"{self.name} found no node with {described(engines)} to spare {limit}"
             ) from None
@@ -142,5 +150,8 @@ def reason(error: RayError) -> str:
     name = type(cause).__name__
     if not lines:
         return name
-    # Ours and Ray's are sentences; of others the type says half, as in KeyError: 'text'.
-    return lines[-1] if isinstance(cause, BatchError | RayError) else f"{name}: {lines[-1]}"
+    line = lines[-1].partition(_ADVICE)[0]
+    # Ours and Ray's are sentences; of others the type says half, as in KeyError: 'text'. An error
+    # in the making of an actor comes without its cause, as text.
+    is_sentence = isinstance(cause, BatchError | RayError)
+    return line.removeprefix(_OURS) if is_sentence else f"{name}: {line}"

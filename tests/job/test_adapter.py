@@ -41,6 +41,11 @@ def test_reasons_are_the_line_that_says_it() -> None:
     assert reason(RayError("Traceback:\n  File x\nValueError: no room\n")) == "ValueError: no room"
     assert reason(ActorDiedError()) == "The actor died unexpectedly before finishing this task."
     assert reason(RayError()) == "RayError"
+    exited = "Worker exit type: SYSTEM_ERROR. End of file."
+    advice = "Some common causes include: (1) the process was killed by the OOM killer, or (2) not."
+    assert reason(RayError(f"The actor died.\n{exited} {advice}")) == exited
+    made = "arkv_sglang.batch.types.EngineLost: ValueError: no room"
+    assert reason(RayError(f"The actor died in its creation task\n{made}")) == "ValueError: no room"
 
 
 @pytest.mark.parametrize(
