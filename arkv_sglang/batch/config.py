@@ -111,9 +111,11 @@ class SamplingConfig(Section):
 
 class EnginesConfig(Section):
     count: Positive = 1
+    min_engines: Positive = 1
     num_gpus: Annotated[float, Field(ge=0)] = 1
     num_cpus: Annotated[float, Field(ge=0)] = 1
     env: dict[str, str] = {}
+    cache_dir: Name | None = None
     window_docs: Positive = 32
     window_tokens: Positive | None = None
     start_timeout_s: Seconds = 1800

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from arkv_sglang.batch.config import JobConfig
+from arkv_sglang.batch.engine_rules import check_engines
 from arkv_sglang.batch.redact import redact
 from arkv_sglang.config import ConfigError
 from arkv_sglang.config import load_config as load_policy
@@ -35,6 +36,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     # The engine would refuse it too, a minute later.
     engine: Mapping[str, Any] = config.engine
     load_policy(engine.get("kv_policy", "none"), engine.get("kv_policy_config"))
+    check_engines(engine, config.engines)
     return config
 
 

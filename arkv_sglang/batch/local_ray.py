@@ -49,8 +49,10 @@ PORT_FLAGS = (
 
 @dataclass(frozen=True)
 class LocalRay:
-    """A running cluster. ``env`` is the environment of its clients."""
+    """A running cluster. ``address``: of its head, for more nodes and for drivers. ``env``: the
+    environment of its clients."""
 
+    address: str
     dashboard_url: str
     env: dict[str, str]
     folder: Path
@@ -91,7 +93,7 @@ def _start(folder: Path, num_cpus: int, object_store_bytes: int) -> LocalRay:
         env = _environment(folder, url)
         flags = [f"{flag}={port}" for flag, port in ports.items()]
         if _run_ray_start([*options, *flags], folder, env, log):
-            return LocalRay(url, env, folder)
+            return LocalRay(f"{ADDRESS}:{ports['--port']}", url, env, folder)
         _end_processes(folder)
     raise RuntimeError(f"Ray must start, got {START_ATTEMPTS} failures, the last:\n{_tail(log)}")
 

@@ -72,13 +72,15 @@ class Monitor:
             show(self.progress())
 
     async def sample_once(self, lane: Lane) -> None:
-        name = lane.engine.name
+        name, deaths = lane.engine.name, lane.deaths
         if not lane.up:
             return
         try:
             values = await lane.engine.sample()
-        except EngineLost:
-            # The request that was lost with it tells the scheduler.
+        except EngineLost as error:
+            # Else it is news of a death that is known, and of an engine that may be up again.
+            if lane.deaths == deaths:
+                await self._scheduler.lose_idle(lane, str(error))
             return
         except Exception as error:
             self._complain_once(f"no telemetry of {name}: {describe(error)}")
@@ -101,6 +103,10 @@ class Monitor:
 
     def mirror_state(self) -> None:
         scheduler = self._scheduler
+        for lane in scheduler.lanes:
+            for event in (lane.last_death, lane.gone):
+                if event:
+                    self._complain_once(event)
         self._mirror.state(
             RunState(
                 waiting=scheduler.num_waiting,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -44,7 +44,8 @@ async def probe(
     """Run ``documents`` on one engine, as a run would. Raises RunFailed if none is answered."""
     found: list[Row] = []
     started = time.monotonic()
-    scheduler = Scheduler([engine], iter(documents), prompts, found.append, limits(config))
+    alone = replace(limits(config), min_engines=1)
+    scheduler = Scheduler([engine], iter(documents), prompts, found.append, alone)
     await scheduler.run()
     lane, answered = scheduler.lanes[0], [row for row in found if row.status == OK]
     if not answered:

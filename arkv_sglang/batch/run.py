@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -39,20 +38,10 @@ from arkv_sglang.batch.scheduler import Limits, Scheduler
 from arkv_sglang.batch.schema import ROW_SCHEMA
 from arkv_sglang.batch.tally import Tally
 from arkv_sglang.batch.types import Engine, PromptBuilder, Row, RunFailed, Source, describe
+from arkv_sglang.batch.versions import package_versions
 from arkv_sglang.report.aggregate import build_report
 from arkv_sglang.report.html import render_html
 from arkv_sglang.report.table import format_table
-
-PACKAGES = ("arkv_sglang", "sglang", "ray", "torch", "transformers", "pyarrow")
-
-
-def package_versions() -> dict[str, str]:
-    """What is installed here, by name, without importing any of it."""
-    versions = {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
 
 
 async def run_job(
@@ -154,6 +143,8 @@ def limits(config: JobConfig) -> Limits:
         window_tokens=config.engines.window_tokens,
         lookahead_docs=config.run.lookahead_docs,
         request_timeout_s=config.run.request_timeout_s,
+        max_restarts=config.engines.max_restarts,
+        min_engines=config.engines.min_engines,
     )
 
 

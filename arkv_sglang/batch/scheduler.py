@@ -11,13 +11,14 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from arkv_sglang.batch import rows
 from arkv_sglang.batch.lane import Lane, Work
 from arkv_sglang.batch.types import (
     Engine,
+    EngineInfo,
     EngineLost,
     PromptBuilder,
     Request,
@@ -33,13 +34,16 @@ MAX_LONE_DEATHS = 2
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much an engine holds at once, and how much waits in the driver."""
+    """How much an engine holds at once, how much waits in the driver, and how many deaths of
+    engines a run bears."""
 
     max_new_tokens: int
     window_docs: int = 32
     window_tokens: int | None = None
     lookahead_docs: int = 512
     request_timeout_s: float = 3600
+    max_restarts: int = 3
+    min_engines: int = 1
 
 
 class Scheduler:
@@ -65,14 +69,14 @@ class Scheduler:
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
-        """Return when every document has its row. Raises RunFailed if no engine ever started."""
+        """Return when every document has its row. Raises RunFailed when too few engines are left
+        for that, once what the others were running is done."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._feed())
             for lane in self.lanes:
                 group.create_task(self._drive(lane))
-        if self._stranded() and not self.has_started:
-            raise RunFailed(f"no engine started: {self._why_gone()}")
-        self._give_up_the_rest()
+        if not self._finished():
+            raise RunFailed(self._why_stranded())
 
     @property
     def has_started(self) -> bool:
@@ -94,6 +98,12 @@ class Scheduler:
         return sum(work.request.prompt_tokens for work in waiting) + sum(
             lane.in_flight_tokens for lane in self.lanes
         )
+
+    async def lose_idle(self, lane: Lane, reason: str) -> None:
+        """An engine died that was running nothing, so that no request tells of it."""
+        if not lane.in_flight:
+            lane.die(reason)
+            await self._notify()
 
     # Reading
 
@@ -123,16 +133,16 @@ class Scheduler:
     # Engines
 
     async def _drive(self, lane: Lane) -> None:
-        while not self._finished() and await self._bring_up(lane):
+        while not self._over() and await self._bring_up(lane):
             async with asyncio.TaskGroup() as group:
                 while (work := await self._next(lane)) is not None:
                     group.create_task(self._run_one(lane, work))
 
     async def _bring_up(self, lane: Lane) -> bool:
-        starting = asyncio.ensure_future(lane.engine.start())
-        finished = asyncio.ensure_future(self._until_finished())
+        starting = asyncio.ensure_future(self._start(lane))
+        over = asyncio.ensure_future(self._until_over())
         try:
-            await asyncio.wait((starting, finished), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((starting, over), return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
                 return False
             lane.info = starting.result()
@@ -140,34 +150,44 @@ class Scheduler:
             lane.gone = describe(error)
         finally:
             starting.cancel()
-            finished.cancel()
+            over.cancel()
         lane.up = lane.gone is None
         if lane.up and lane.ready_at is None:
             lane.ready_at = time.monotonic()
         await self._notify()
         return lane.up
 
-    async def _until_finished(self) -> None:
+    async def _start(self, lane: Lane) -> EngineInfo:
+        if lane.deaths_in_a_row > self._limits.max_restarts:
+            raise EngineLost(
+                f"{lane.last_death} (death {lane.deaths_in_a_row} without an answer in between, "
+                f"and engines.max_restarts is {self._limits.max_restarts})"
+            )
+        return await lane.engine.start()
+
+    async def _until_over(self) -> None:
         async with self._changed:
-            await self._changed.wait_for(self._finished)
+            await self._changed.wait_for(self._over)
 
     async def _next(self, lane: Lane) -> Work | None:
         async with self._changed:
-            while lane.up and not self._finished():
+            while lane.up and not self._over():
                 if (work := self._pick(lane)) is not None:
                     lane.in_flight.append(work)
                     self._changed.notify_all()
                     return work
-                if not self._finished():
+                if not self._over():
                     await self._changed.wait()
         return None
 
     def _pick(self, lane: Lane) -> Work | None:
-        if any(work.suspect for work in lane.in_flight):
+        is_on_trial = lane.deaths_in_a_row > 0
+        if lane.in_flight and (is_on_trial or any(work.suspect for work in lane.in_flight)):
             return None
-        if self._suspects and not lane.in_flight:
-            return self._suspects.popleft()
         self._drop_too_long(lane)
+        # An engine that died shows that it is well before it costs a suspect its name.
+        if self._suspects and not lane.in_flight and not (is_on_trial and self._waiting):
+            return self._suspects.popleft()
         if self._primed and self._waiting and self._has_room(lane):
             return self._waiting.pop()
         return None
@@ -216,6 +236,7 @@ class Scheduler:
         else:
             self._emit(rows.answered(request, result, lane.engine.name))
             lane.docs += 1
+            lane.deaths_in_a_row = 0
             lane.tokens += result.prompt_tokens + result.output_tokens
         lane.last_done_at = time.monotonic()
         lane.in_flight.remove(work)
@@ -225,17 +246,21 @@ class Scheduler:
         self._emit(rows.failed(work.request, error, lane.engine.name, work.death_log))
 
     def _lose(self, lane: Lane, work: Work, reason: str) -> None:
-        lane.deaths += lane.up
-        lane.up = False
+        lane.die(reason)
         work.death_log.append(reason)
-        work.lone_deaths += work.suspect
-        work.suspect = True
-        if work.lone_deaths < MAX_LONE_DEATHS:
+        if not work.suspect:
+            work.suspect = True
             self._suspects.append(work)
             return
-        self._fail(
-            lane, work, f"its engine died {work.lone_deaths} times running it alone: {reason}"
-        )
+        work.victims.append(lane)
+        deaths = len(work.victims)
+        if deaths < MAX_LONE_DEATHS:
+            # Next, so that engines do not die of one suspect after the other.
+            self._suspects.appendleft(work)
+            return
+        for victim in work.victims:
+            victim.deaths_in_a_row = 0
+        self._fail(lane, work, f"its engine died {deaths} times running it alone: {reason}")
 
     # Ends
 
@@ -243,20 +268,21 @@ class Scheduler:
         return self.read_all and not self.num_waiting and not self.num_in_flight
 
     def _stranded(self) -> bool:
-        return all(lane.gone is not None for lane in self.lanes)
+        return sum(lane.gone is None for lane in self.lanes) < self._limits.min_engines
 
-    def _why_gone(self) -> str:
-        return next((lane.gone for lane in self.lanes if lane.gone), "no engine is configured")
+    def _over(self) -> bool:
+        return self._finished() or self._stranded()
 
-    def _give_up_the_rest(self) -> None:
-        error = f"no engine was left to run it: {self._why_gone()}"
-        left = [work.request for work in itertools.chain(self._waiting, self._suspects)]
-        for request in itertools.chain(left, self._unread()):
-            self._emit(request if isinstance(request, Row) else rows.failed(request, error))
-
-    def _unread(self) -> Iterator[Request | Row]:
-        while not self.read_all and (item := self._read_one()) is not None:
-            yield item
+    def _why_stranded(self) -> str:
+        gone = [lane.gone for lane in self.lanes if lane.gone is not None]
+        reasons = gone[0] + (f" (the first of {len(gone)})" if gone[1:] else "")
+        if not self.has_started:
+            return f"no engine started: {reasons}"
+        return (
+            f"{len(self.lanes) - len(gone)} of {len(self.lanes)} engines are left, and "
+            f"engines.min_engines is {self._limits.min_engines}: {reasons}; "
+            "run again to go on with what is missing"
+        )
 
     async def _notify(self) -> None:
         async with self._changed:

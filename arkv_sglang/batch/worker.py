@@ -7,18 +7,23 @@ of it may run on two loops: everything here runs on one loop in one background t
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
-
+from arkv_sglang.batch.children import Child
+from arkv_sglang.batch.last_words import LastWords
 from arkv_sglang.batch.memory import device_used_bytes, tree_rss_bytes
-from arkv_sglang.batch.types import EngineInfo, Request, RequestFailed, Result
+from arkv_sglang.batch.types import EngineInfo, EngineLost, Request, RequestFailed, Result
 
 GIB = 1 << 30
+SHARED_MEMORY = Path("/dev/shm")
+# Long enough for all who wait to hear of a death before this process ends, too.
+NOTICE_S = 1.0
 T = TypeVar("T")
 
 
@@ -30,20 +35,25 @@ class EngineWorker:
         engine: Any,
         sampling: Mapping[str, Any],
         versions: Mapping[str, str],
+        request_timeout_s: float,
         on_death: Callable[[], None] = lambda: os._exit(1),
     ) -> None:
         self._engine = engine
         self._sampling = dict(sampling)
         self._versions = versions
+        self._request_timeout_s = request_timeout_s
+        self._words = LastWords()
         self._on_death = on_death
         self._stopping = threading.Event()
+        self._death: str | None = None
+        self._calls: set[concurrent.futures.Future[Any]] = set()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True).start()
         threading.Thread(target=self._watch_children, name="engine-watch", daemon=True).start()
 
     def info(self) -> EngineInfo:
         scheduler = self._engine._scheduler_init_result.scheduler_infos[0]
-        arkv = self._on_loop(self._internal_state()).get("arkv") or {}
+        arkv = self._on_loop(self._first_state()).get("arkv") or {}
         return EngineInfo(
             context_tokens=self._engine.tokenizer_manager.context_len,
             # SGLang's own figure counts slots, of which a KV policy has more than the arena holds.
@@ -53,7 +63,7 @@ class EngineWorker:
         )
 
     def generate(self, request: Request) -> Result:
-        """Run one request. Raises RequestFailed."""
+        """Run one request. Raises RequestFailed, EngineLost."""
         return self._on_loop(self._generate(request))
 
     def sample(self) -> dict[str, float]:
@@ -71,7 +81,16 @@ class EngineWorker:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        call = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        self._calls.add(call)
+        if self._death is not None:
+            call.cancel()
+        try:
+            return call.result()
+        except concurrent.futures.CancelledError:
+            raise EngineLost(self._death) from None
+        finally:
+            self._calls.discard(call)
 
     async def _generate(self, request: Request) -> Result:
         started = time.perf_counter()
@@ -82,14 +101,27 @@ class EngineWorker:
                 sampling_params=self._sampling | dict(request.sampling),
                 stream=True,
             )
-            async for chunk in stream:
-                first = first or time.perf_counter()
-                last = chunk
+            # Left early, the stream takes its request out of the engine.
+            async with asyncio.timeout(self._request_timeout_s):
+                async for chunk in stream:
+                    first = first or time.perf_counter()
+                    last = chunk
+        except TimeoutError:
+            raise RequestFailed(f"no answer within {self._request_timeout_s:g} s") from None
         except ValueError as error:
             raise RequestFailed(_one_line(error)) from None
         if last is None or first is None:
             raise RequestFailed("the engine sent no answer")
         return _result(last, first - started, time.perf_counter() - started)
+
+    async def _first_state(self) -> dict[str, Any]:
+        loads = await self._engine.tokenizer_manager.get_loads()
+        if len(loads) == 1:
+            # Both ends have the file open by now. SGLang would leave it behind.
+            name = f"sglang_loads_{self._engine.port_args.instance_id}_*.shm"
+            for path in SHARED_MEMORY.glob(name):
+                path.unlink(missing_ok=True)
+        return await self._internal_state()
 
     async def _read_state(self) -> dict[str, float]:
         state = await self._internal_state()
@@ -102,12 +134,25 @@ class EngineWorker:
 
     def _watch_children(self) -> None:
         """A dead scheduler leaves every request waiting for ever, so the process must die too."""
-        children = self._engine.get_all_child_pids()
+        children = [Child(pid) for pid in self._engine.get_all_child_pids()]
         while not self._stopping.wait(0.5):
-            if not all(map(_is_alive, children)):
+            dead = next((child for child in children if not child.is_alive), None)
+            if dead is not None:
                 if not self._stopping.is_set():
-                    self._on_death()
+                    self._die(dead)
                 return
+
+    def _die(self, child: Child) -> None:
+        if killed_by := child.killed_by:
+            self._death = f"its {child} was killed by {killed_by}"
+        elif raised := self._words.exception():
+            self._death = f"its {child} ended: {raised}"
+        else:
+            self._death = f"its {child} ended"
+        for call in list(self._calls):
+            call.cancel()
+        time.sleep(NOTICE_S)
+        self._on_death()
 
 
 def telemetry(state: Mapping[str, Any], load: Any) -> dict[str, float]:
@@ -157,10 +202,3 @@ def _result(chunk: Mapping[str, Any], ttft_s: float, e2e_s: float) -> Result:
 
 def _one_line(message: object) -> str:
     return " ".join(str(message).split())
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

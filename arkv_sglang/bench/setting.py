@@ -7,7 +7,7 @@ import os
 import platform
 from typing import Any
 
-from arkv_sglang.batch.run import package_versions
+from arkv_sglang.batch.versions import package_versions
 
 
 def setting(options: argparse.Namespace) -> dict[str, Any]:

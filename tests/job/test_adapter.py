@@ -1,50 +1,51 @@
 """The parts of the job's program that need Ray's names but no cluster."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.util.metrics import Counter, Gauge
 
-from arkv_sglang.batch.config import JobConfig
+from arkv_sglang.batch.config import EnginesConfig
 from arkv_sglang.batch.metrics import MetricsMirror, RunState
+from arkv_sglang.batch.ray_engine import reason
+from arkv_sglang.batch.ray_placement import described, environment
 from arkv_sglang.batch.types import RequestFailed, Row
 from arkv_sglang.config import ConfigError
-from jobs.longdoc import actor_options, complain, reason, say
+from jobs.longdoc import complain, say
 
 
-def configured(tmp_path: Path, **engines: Any) -> JobConfig:
-    return JobConfig.model_validate(
-        {
-            "input": {"path": "documents.jsonl"},
-            "engine": {"model_path": "some/model"},
-            "engines": engines,
-            "output": {"dir": str(tmp_path)},
-        }
-    )
+def configured(**engines: Any) -> EnginesConfig:
+    return EnginesConfig.model_validate(engines)
 
 
-def test_an_engine_on_the_cpu_sees_no_gpu_and_has_its_threads(tmp_path: Path) -> None:
+def test_an_engine_on_the_cpu_sees_no_gpu_and_has_its_threads() -> None:
     env = {"SGLANG_PLATFORM": "arkv_cpu"}
-    options = actor_options(configured(tmp_path, num_gpus=0, num_cpus=2, env=env, window_docs=7))
-    assert options["runtime_env"]["env_vars"] == {
+    assert environment(configured(num_gpus=0, num_cpus=2, env=env)) == {
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "2",
         "SGLANG_PLATFORM": "arkv_cpu",
     }
-    assert options["max_task_retries"] == 0 and options["concurrency_groups"]["generate"] == 7
 
 
-def test_an_engine_on_a_gpu_keeps_what_ray_gives_it(tmp_path: Path) -> None:
-    options = actor_options(configured(tmp_path, num_gpus=0.5))
-    assert options["num_gpus"] == 0.5 and options["runtime_env"]["env_vars"] == {}
+def test_an_engine_on_a_gpu_keeps_what_ray_gives_it() -> None:
+    assert environment(configured(num_gpus=0.5)) == {}
+
+
+def test_what_an_engine_needs_in_words() -> None:
+    assert described(configured(num_gpus=0.5, num_cpus=4)) == "0.5 GPU and 4 CPU"
+    assert described(configured(num_gpus=0)) == "1 CPU"
 
 
 def test_reasons_are_the_line_that_says_it() -> None:
     assert reason(RayError("Traceback:\n  File x\nValueError: no room\n")) == "ValueError: no room"
     assert reason(ActorDiedError()) == "The actor died unexpectedly before finishing this task."
     assert reason(RayError()) == "RayError"
+    exited = "Worker exit type: SYSTEM_ERROR. End of file."
+    advice = "Some common causes include: (1) the process was killed by the OOM killer, or (2) not."
+    assert reason(RayError(f"The actor died.\n{exited} {advice}")) == exited
+    made = "arkv_sglang.batch.types.EngineLost: ValueError: no room"
+    assert reason(RayError(f"The actor died in its creation task\n{made}")) == "ValueError: no room"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from arkv_sglang.batch.store import Store
 from arkv_sglang.batch.types import Request, RequestFailed, Result, RunFailed
 
 from .fakes import FakePrompts, QuietEngine
+from .process_engines import ProcessEngine
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["pytest", "huggingface_hub.file_download", __name__])
@@ -38,7 +39,8 @@ DEADLINE_S = 300
 @dataclass(frozen=True)
 class Plan:
     """What a driver does. ``shared``: its folder is on a file system without locks.
-    ``max_file_bytes``: the disk is full for any file that is longer."""
+    ``max_file_bytes``: the disk is full for any file that is longer. ``engines``: so many in
+    processes of their own, each of which can be started ``starts`` times."""
 
     corpus: Path
     out: Path
@@ -46,6 +48,15 @@ class Plan:
     document_s: float = 0.005
     shared: bool = False
     max_file_bytes: int | None = None
+    engines: int = 0
+    starts: int = 10
+
+    def make_engines(self) -> list[Any]:
+        if not self.engines:
+            return [Echo(self.document_s)]
+        return [
+            ProcessEngine(f"engine-{n}", self.document_s, self.starts) for n in range(self.engines)
+        ]
 
     @property
     def config(self) -> JobConfig:
@@ -53,7 +64,7 @@ class Plan:
             {
                 "input": {"path": str(self.corpus)},
                 "engine": {"model_path": "some/model"},
-                "engines": {"window_docs": 2},
+                "engines": {"window_docs": 2, "count": self.engines or 1},
                 "output": {"dir": str(self.out), "rows_per_part": 7} | self.output,
                 "run": {"max_failure_rate": 0.5, "lookahead_docs": 20},
             }
@@ -104,7 +115,7 @@ def drive(plan: Plan, log: Path) -> None:
         sys.exit(FAILED)
     with closing(folder):
         source = open_documents(config.input)
-        run = run_job(config, lambda: [Echo(plan.document_s)], source, FakePrompts(), folder, say)
+        run = run_job(config, plan.make_engines, source, FakePrompts(), folder, say)
         code = run_to_end(run, config.run.max_failure_rate, say)
     sys.exit(code)
 

@@ -5,8 +5,10 @@ import random
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -64,7 +66,7 @@ def test_every_document_is_done_once_whenever_its_driver_is_killed(
     while sum(code < 0 or code == 128 + signal.SIGTERM for code in ended) < kills:
         assert len(ended) < 5 * kills
         driver = Driver(plan)
-        time.sleep(rng.uniform(0, 0.4))
+        let_it_run(driver, rng)
         driver.send(rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))
         ended.append(driver.wait())
         assert ended[-1] in (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM), driver.log
@@ -74,6 +76,65 @@ def test_every_document_is_done_once_whenever_its_driver_is_killed(
     assert driver.wait() == 0, driver.log
     check(corpus, plan.out)
     assert len(json.loads((plan.out / "manifest.json").read_text())["attempts"]) > kills / 2
+
+
+@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.soak)])
+def test_every_document_is_done_once_whichever_engine_or_driver_is_killed(
+    tmp_path: Path, kills: int
+) -> None:
+    rng = random.Random(kills)
+    corpus = Corpus(tmp_path / "documents.jsonl", rng)
+    plan = Plan(corpus.path, tmp_path / "out", document_s=0.01, engines=3, starts=3)
+    engines, drivers, given_up = 0, 0, 0
+    while engines + drivers < kills or not given_up:
+        assert engines + drivers < 5 * kills
+        driver = Driver(plan)
+        while driver.is_alive:
+            time.sleep(rng.uniform(0, 0.15))
+            if rng.random() < 0.1:
+                drivers += 1
+                driver.send(rng.choice((signal.SIGKILL, signal.SIGTERM)))
+                break
+            engines += kill_an_engine(driver, rng)
+        code = driver.wait()
+        assert code in (0, 1, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM), driver.log
+        if code == 1:
+            given_up += 1
+            assert "0 of 3 engines are left, and engines.min_engines is 1: " in driver.log
+        corpus.add(60)
+        corpus.change(2)
+    driver = Driver(replace(plan, starts=100))
+    assert driver.wait() == 0, driver.log
+    assert engines >= kills / 2 and drivers
+    check(corpus, plan.out)
+
+
+def let_it_run(driver: Driver, rng: random.Random) -> None:
+    """For a moment, which on a busy machine may be too short for anything, or for some answers."""
+    if rng.random() < 0.5:
+        time.sleep(rng.uniform(0, 0.4))
+        return
+    answers = rng.randrange(100)
+    while driver.is_alive and driver.log.count("answered") < answers:
+        time.sleep(0.005)
+
+
+def kill_an_engine(driver: Driver, rng: random.Random) -> bool:
+    """Whether there was one."""
+    pids = re.findall(r"is process (\d+)", driver.log)
+    alive = [process for pid in pids if (process := alive_child(driver, int(pid)))]
+    if alive:
+        rng.choice(alive).kill()
+    return bool(alive)
+
+
+def alive_child(driver: Driver, pid: int) -> psutil.Process | None:
+    try:
+        process = psutil.Process(pid)
+        is_ours = process.ppid() == driver.pid and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return None
+    return process if is_ours else None
 
 
 def check(corpus: Corpus, out: Path) -> None:

@@ -3,15 +3,18 @@
 import asyncio
 import subprocess
 import threading
+import time
 from array import array
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from arkv_sglang.batch.types import Request, RequestFailed
+from arkv_sglang.batch import worker as worker_module
+from arkv_sglang.batch.types import EngineLost, Request, RequestFailed
 from arkv_sglang.batch.worker import GIB, EngineWorker, telemetry
 
 MEMORY = {"weight": 0.25, "kvcache": 1.0, "token_capacity": 1000}
@@ -23,7 +26,9 @@ class StandIn:
         self.loops: set[Any] = set()
         self.sampling: list[dict[str, Any]] = []
         self.arkv: dict[str, Any] = {}
+        self.left_early = 0
         self.server_args = SimpleNamespace(device="cpu")
+        self.port_args = SimpleNamespace(instance_id="standin")
         self._scheduler_init_result = SimpleNamespace(
             scheduler_infos=[{"max_total_num_tokens": 1000}]
         )
@@ -53,7 +58,12 @@ class StandIn:
         if len(input_ids) > 100:
             raise ValueError("The input is longer\nthan the context.")
         for n in (1, 2):
-            await asyncio.sleep(0.01)
+            try:
+                await asyncio.sleep(60 if input_ids == [14] else 0.01)
+            except BaseException:
+                # SGLang takes the request out of its scheduler here.
+                self.left_early += 1
+                raise
             reason = {"type": "length", "length": 2} if n == 2 else None
             if input_ids == [13]:
                 reason = {"type": "abort", "message": "out of memory"}
@@ -75,7 +85,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture
 def work(child: subprocess.Popen[bytes]) -> Iterator[EngineWorker]:
     """A worker that is stopped before its engine's child is killed, even when a test fails."""
-    worker = EngineWorker(StandIn(child), {"max_new_tokens": 2}, {"sglang": "0"})
+    worker = EngineWorker(StandIn(child), {"max_new_tokens": 2}, {"sglang": "0"}, 60)
     yield worker
     worker.stop()
 
@@ -101,7 +111,7 @@ def test_requests_of_many_threads_share_one_loop(work: EngineWorker) -> None:
 
 
 def test_a_request_overrides_the_sampling_of_the_job(child: subprocess.Popen[bytes]) -> None:
-    worker = EngineWorker(StandIn(child), {"max_new_tokens": 2, "top_p": 0.5}, {})
+    worker = EngineWorker(StandIn(child), {"max_new_tokens": 2, "top_p": 0.5}, {}, 60)
     try:
         worker.generate(Request("d", array("I", [1]), {"max_new_tokens": 1, "sampling_seed": 7}))
         worker.generate(ask(1))
@@ -132,18 +142,60 @@ def test_what_the_engine_refuses_fails_that_request(
         work.generate(ask(*ids))
 
 
+def test_a_request_that_takes_too_long_is_taken_out_of_the_engine(
+    child: subprocess.Popen[bytes],
+) -> None:
+    worker = EngineWorker(StandIn(child), {}, {}, 0.05)
+    try:
+        with pytest.raises(RequestFailed, match=r"^no answer within 0.05 s$"):
+            worker.generate(ask(14))
+        assert worker._engine.left_early == 1
+        assert worker.generate(ask(1)).text == "aa"
+    finally:
+        worker.stop()
+
+
+def test_who_waits_for_an_engine_hears_how_it_died(
+    child: subprocess.Popen[bytes],
+) -> None:
+    died = threading.Event()
+    worker = EngineWorker(StandIn(child), {}, {}, 60, on_death=died.set)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(worker.generate, ask(14)) for _ in range(2)]
+        while len(worker._engine.sampling) < 2:
+            time.sleep(0.01)
+        child.kill()
+        for call in (*waiting, pool.submit(worker.generate, ask(14))):
+            with pytest.raises(EngineLost, match=r"^its sleep 60 was killed by SIGKILL$"):
+                call.result(timeout=10)
+        assert died.wait(5)
+    worker.stop()
+
+
+def test_a_file_that_sglang_would_leave_behind_is_gone_once_the_engine_is_up(
+    child: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "SHARED_MEMORY", tmp_path)
+    for name in ("sglang_loads_standin_1a2b.shm", "sglang_loads_other_1a2b.shm"):
+        (tmp_path / name).touch()
+    worker = EngineWorker(StandIn(child), {}, {}, 60)
+    worker.info()
+    worker.stop()
+    assert [path.name for path in tmp_path.iterdir()] == ["sglang_loads_other_1a2b.shm"]
+
+
 def test_a_dead_child_ends_the_process_and_a_stopped_one_does_not(
     child: subprocess.Popen[bytes],
 ) -> None:
     died = threading.Event()
-    worker = EngineWorker(StandIn(child), {}, {}, on_death=died.set)
+    worker = EngineWorker(StandIn(child), {}, {}, 60, on_death=died.set)
     assert not died.wait(0.7)
     child.kill()
     assert died.wait(5)
     worker.stop()
     with subprocess.Popen(["sleep", "60"]) as other:
         died.clear()
-        EngineWorker(StandIn(other), {}, {}, on_death=died.set).stop()
+        EngineWorker(StandIn(other), {}, {}, 60, on_death=died.set).stop()
         assert not died.wait(1)
 
 

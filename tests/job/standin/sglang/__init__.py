@@ -4,18 +4,45 @@ Like SGLang, it has a child process without which no request is ever answered.
 """
 
 import asyncio
+import os
 import subprocess
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 CHILD = ["sleep", "86421"]
 
 
+def seen_by(environment: Mapping[str, str]) -> str:
+    return environment.get("CUDA_VISIBLE_DEVICES", "all")
+
+
+def environment_of_a_child() -> Mapping[str, str]:
+    printed = subprocess.run(["env", "-0"], stdout=subprocess.PIPE, check=True).stdout.decode()
+    return dict(line.split("=", 1) for line in printed.split("\0") if "=" in line)
+
+
 class Engine:
-    def __init__(self, token_s: float = 0.05, poison_tokens: int = 10**9, **arguments: Any) -> None:
+    def __init__(
+        self,
+        token_s: float = 0.05,
+        poison_tokens: int = 10**9,
+        raises: str | None = None,
+        hangs: bool = False,
+        starts: str | None = None,
+        **arguments: Any,
+    ) -> None:
+        if starts is not None:
+            with open(starts, "a") as file:
+                print(seen_by(os.environ), seen_by(environment_of_a_child()), file=file)
+        if raises is not None:
+            raise ValueError(raises)
+        if hangs:
+            time.sleep(3600)
         self._token_s, self._poison_tokens = token_s, poison_tokens
         self._child = subprocess.Popen(CHILD)
+        self.port_args = SimpleNamespace(instance_id="standin")
         self.server_args = SimpleNamespace(device="none")
         capacity = {"max_total_num_tokens": 12000}
         self._scheduler_init_result = SimpleNamespace(scheduler_infos=[capacity])
