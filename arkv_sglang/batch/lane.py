@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from arkv_sglang.batch.types import Engine, EngineInfo, Request
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Work:
-    """A request on its way. ``suspect``: an engine died that was running it."""
+    """A request on its way. ``suspect``: an engine died that was running it. ``group`` and
+    ``answer_tokens``, the most that its answer may have, are known once it has waited."""
 
     request: Request
     suspect: bool = False
     lone_deaths: int = 0
     death_log: list[str] = field(default_factory=list)
+    answer_tokens: int = 0
+    group: Group | None = None
+
+    @property
+    def own_tokens(self) -> int:
+        """Of prompt and answer, without the prefix that the group shares."""
+        shared = self.group.prefix_tokens if self.group else 0
+        return self.request.prompt_tokens - shared + self.answer_tokens
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class Group:
+    """Work whose prompts begin with the same ``prefix_tokens`` tokens; of one alone, its whole
+    prompt. The first ``common_tokens`` of them begin so many prompts that they tell nothing.
+
+    ``owners``: the lanes whose engines have the prefix. ``waiting``: the longest is the last."""
+
+    number: int
+    prefix_tokens: int
+    common_tokens: int = 0
+    owners: list[Lane] = field(default_factory=list)
+    waiting: list[Work] = field(default_factory=list)
+    waiting_tokens: int = 0
+
+    @property
+    def new_tokens(self) -> int:
+        """What it takes to run all that waits: the prefix, where no engine has it, and of each the
+        rest of its prompt, and its answer."""
+        if not self.waiting:
+            return 0
+        shared = len(self.waiting) - (0 if self.owners else 1)
+        return self.waiting_tokens - shared * self.prefix_tokens
+
+
+@dataclass(slots=True, eq=False)
 class Lane:
     """Times are ``time.monotonic()`` seconds."""
 
@@ -34,4 +68,13 @@ class Lane:
 
     @property
     def in_flight_tokens(self) -> int:
-        return sum(work.request.prompt_tokens for work in self.in_flight)
+        return held_tokens(self.in_flight)
+
+
+def held_tokens(works: Iterable[Work]) -> int:
+    """What an engine holds at the end of all of them: prompts and answers, and a prefix that some
+    of them share once."""
+    works = list(works)
+    groups = {work.group for work in works}
+    shared = sum(group.prefix_tokens for group in groups if group)
+    return shared + sum(work.own_tokens for work in works)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import psutil
 
 from arkv_sglang.batch.memory import device_used_bytes, tree_rss_bytes
+from arkv_sglang.batch.prefix_gate import PrefixGate
 from arkv_sglang.batch.types import EngineInfo, Request, RequestFailed, Result
 
 GIB = 1 << 30
@@ -36,6 +37,7 @@ class EngineWorker:
         self._sampling = dict(sampling)
         self._versions = versions
         self._on_death = on_death
+        self._gate = PrefixGate()
         self._stopping = threading.Event()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True).start()
@@ -74,6 +76,10 @@ class EngineWorker:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _generate(self, request: Request) -> Result:
+        async with self._gate.enter(request.prefix) as let_others_in:
+            return await self._stream(request, let_others_in)
+
+    async def _stream(self, request: Request, on_first_token: Callable[[], None]) -> Result:
         started = time.perf_counter()
         first = last = None
         try:
@@ -83,7 +89,9 @@ class EngineWorker:
                 stream=True,
             )
             async for chunk in stream:
-                first = first or time.perf_counter()
+                if first is None:
+                    first = time.perf_counter()
+                    on_first_token()
                 last = chunk
         except ValueError as error:
             raise RequestFailed(_one_line(error)) from None
