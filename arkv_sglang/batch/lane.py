@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from arkv_sglang.batch.types import Engine, EngineInfo, Request
 
@@ -21,6 +21,10 @@ class Work:
     group: Group | None = None
 
     @property
+    def request_in_group(self) -> Request:
+        return replace(self.request, prefix=self.group.number if self.group else None)
+
+    @property
     def own_tokens(self) -> int:
         """Of prompt and answer, without the prefix that the group shares."""
         shared = self.group.prefix_tokens if self.group else 0
@@ -32,14 +36,21 @@ class Group:
     """Work whose prompts begin with the same ``prefix_tokens`` tokens; of one alone, its whole
     prompt. The first ``common_tokens`` of them begin so many prompts that they tell nothing.
 
-    ``owners``: the lanes whose engines have the prefix. ``waiting``: the longest is the last."""
+    ``owners``: the lanes whose engines have the prefix. ``waiting``: the longest is the last.
+    ``turn``: of work that goes before all that has none."""
 
     number: int
     prefix_tokens: int
     common_tokens: int = 0
+    turn: int | None = None
     owners: list[Lane] = field(default_factory=list)
     waiting: list[Work] = field(default_factory=list)
     waiting_tokens: int = 0
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The least goes first."""
+        return (True, -self.new_tokens) if self.turn is None else (False, self.turn)
 
     @property
     def new_tokens(self) -> int:

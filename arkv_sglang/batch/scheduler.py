@@ -211,7 +211,7 @@ class Scheduler:
         request = work.request
         try:
             async with asyncio.timeout(self._limits.request_timeout_s):
-                result = await lane.engine.generate(request)
+                result = await lane.engine.generate(work.request_in_group)
         except EngineLost as error:
             self._lose(lane, work, str(error))
         except TimeoutError:

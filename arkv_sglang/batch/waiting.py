@@ -11,7 +11,6 @@ import itertools
 from bisect import insort_left
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from operator import itemgetter
 
 from arkv_sglang.batch.lane import Group, Lane, Work
@@ -34,7 +33,7 @@ class Waiting:
         self._engines = engines
         self._index = PromptIndex() if group_prefixes else None
         self._works: dict[Work, None] = {}
-        self._free: list[tuple[int, int, Group]] = []
+        self._free: list[tuple[tuple[bool, int], int, Group]] = []
         self._owned: dict[Lane, dict[Group, None]] = {}
         self._number = itertools.count()
         self._num_fresh = 0
@@ -46,18 +45,23 @@ class Waiting:
         """As they came."""
         return iter(self._works)
 
-    def push(self, work: Work) -> None:
+    def push(self, work: Work, turn: int | None = None) -> None:
+        """With a ``turn`` it goes before all that has none or a higher one, and by itself."""
         request = work.request
         work.answer_tokens = request.sampling.get("max_new_tokens", self._max_new_tokens)
         self._works[work] = None
-        self._num_fresh += 1
         self.prompt_tokens += request.prompt_tokens
-        self._join(self._relatives(work) or self._new_group(request.prompt_tokens), work)
+        if turn is None:
+            self._num_fresh += 1
+            group = self._relatives(work) or self._new_group(request.prompt_tokens)
+        else:
+            group = self._new_group(request.prompt_tokens, turn=turn)
+        self._join(group, work)
 
     def offer(self, lane: Lane) -> Work | None:
-        """What the lane should run next: of its own groups; of the group that takes the most, of
-        those that nobody has begun; or of another's, which would be done last otherwise."""
-        group = self._own(lane) or self._largest() or self._to_share(lane)
+        """What the lane should run next: what has a turn; of its own groups; of the group that
+        takes the most, of those that nobody has begun; or of another's that would be late."""
+        group = self._next_turn() or self._own(lane) or self._largest() or self._to_share(lane)
         return group.waiting[-1] if group else None
 
     def is_for(self, lane: Lane, work: Work) -> bool:
@@ -70,8 +74,6 @@ class Waiting:
     def take(self, lane: Lane, work: Work) -> None:
         """It is in flight, and the lane's engine has its prefix."""
         group = self._leave(work)
-        if self._index:
-            work.request = replace(work.request, prefix=group.number)
         if lane not in group.owners:
             with self._changing(group):
                 group.owners.append(lane)
@@ -126,10 +128,12 @@ class Waiting:
         yield
         self.new_tokens += group.new_tokens
         if group.waiting and not group.owners:
-            heapq.heappush(self._free, (-group.new_tokens, group.number, group))
+            heapq.heappush(self._free, (group.rank, group.number, group))
 
-    def _new_group(self, prefix_tokens: int, common_tokens: int = 0) -> Group:
-        return Group(next(self._number), prefix_tokens, common_tokens)
+    def _new_group(
+        self, prefix_tokens: int, common_tokens: int = 0, turn: int | None = None
+    ) -> Group:
+        return Group(next(self._number), prefix_tokens, common_tokens, turn)
 
     def _relatives(self, work: Work) -> Group | None:
         """The group of the one that begins most like it, if they belong together."""
@@ -152,7 +156,8 @@ class Waiting:
             lambda work: work in self._works and work.group is not None and not work.group.owners
         )
         large = LARGE * self.new_tokens / self._engines
-        self._free.clear()
+        self._free = [entry for entry in self._free if entry[-1].turn is not None]
+        heapq.heapify(self._free)
         self._num_fresh = 0
         for group in {work.group for work in works if work.group}:
             self.new_tokens -= group.new_tokens
@@ -165,6 +170,10 @@ class Waiting:
 
     # What to offer
 
+    def _next_turn(self) -> Group | None:
+        first = self._first()
+        return first if first and first.turn is not None else None
+
     def _own(self, lane: Lane) -> Group | None:
         """The one that it began first, so that few prefixes need memory at once."""
         return next(iter(self._owned.get(lane, ())), None)
@@ -172,9 +181,12 @@ class Waiting:
     def _largest(self) -> Group | None:
         if self._index and self._num_fresh > STALE * len(self._works):
             self._regroup(self._index)
+        return self._first()
+
+    def _first(self) -> Group | None:
         while self._free:
-            tokens, _, group = self._free[0]
-            if group.waiting and not group.owners and -tokens == group.new_tokens:
+            rank, _, group = self._free[0]
+            if group.waiting and not group.owners and rank == group.rank:
                 return group
             heapq.heappop(self._free)
         return None

@@ -7,7 +7,7 @@ import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -38,7 +38,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._skips.now_s
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: Unpack[Args]
+        self, executor: Executor | None, func: Callable[[*Args], T], *args: *Args
     ) -> asyncio.Future[T]:
         done: asyncio.Future[T] = self.create_future()
         done.set_result(func(*args))

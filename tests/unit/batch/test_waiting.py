@@ -54,8 +54,8 @@ def test_questions_on_a_document_go_to_one_engine_in_turn() -> None:
         taken["b"].append(take(waiting, b))
     for names in taken.values():
         assert len({str(name).split("-")[0] for name in names}) == 1
-    assert len({work.request.prefix for work in a.in_flight}) == 1
-    assert a.in_flight[0].request.prefix != b.in_flight[0].request.prefix
+    prefixes = [{w.request_in_group.prefix for w in lane.in_flight} for lane in (a, b)]
+    assert len(prefixes[0]) == 1 and not prefixes[0] & prefixes[1]
 
 
 def test_without_grouping_the_longest_go_first_wherever() -> None:
@@ -64,7 +64,8 @@ def test_without_grouping_the_longest_go_first_wherever() -> None:
     a, b = lanes(2)
     assert [take(waiting, lane) for lane in (a, b, a, b)] == ["10-0", "10-0", "11-0", "10-0"]
     assert [w.request.prompt_tokens for w in a.in_flight + b.in_flight] == [315, 215, 314, 115]
-    assert take(waiting, a) is None and a.in_flight[0].request.prefix is None
+    assert take(waiting, a) is None
+    assert len({work.request_in_group.prefix for work in a.in_flight + b.in_flight}) == 4
 
 
 def test_the_group_with_the_most_to_compute_goes_first() -> None:
@@ -114,6 +115,16 @@ def test_who_has_nothing_to_do_helps_where_the_end_would_come_late() -> None:
     assert abs(len(a.in_flight) - len(b.in_flight)) <= 2
 
 
+def test_what_has_a_turn_goes_first_and_in_turn() -> None:
+    waiting = filled(prompt(10, 400, 50), prompt(10, 400, 51), prompt(11, 300, 50))
+    (a,) = lanes(1)
+    assert take(waiting, a) == "10-50"
+    for document, turn in ((12, 2), (13, 1), (14, 2)):
+        waiting.push(prompt(document, 20), turn)
+    names = [take(waiting, a) for _ in range(5)]
+    assert names == ["13-0", "12-0", "14-0", "10-51", "11-50"]
+
+
 def test_an_engine_that_dies_lets_its_groups_go() -> None:
     waiting = filled(*(prompt(10, 400, question) for question in (50, 51, 52)))
     a, b = lanes(2)
@@ -140,11 +151,12 @@ class Anything(RuleBasedStateMachine):
         tokens=st.sampled_from([1, 20, 90]),
         question=st.integers(50, 53),
         more=st.integers(0, 60),
+        turn=st.sampled_from([None, None, 1, 2]),
     )
-    def push(self, document: int, tokens: int, question: int, more: int) -> None:
+    def push(self, document: int, tokens: int, question: int, more: int, turn: int | None) -> None:
         work = prompt(document, tokens, question, more)
         self.known.add(work)
-        self.waiting.push(work)
+        self.waiting.push(work, turn)
 
     @rule(n=st.integers(0, 2))
     def take(self, n: int) -> None:
