@@ -3,23 +3,39 @@ without grouping, in processes of their own."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 import os
 import random
+import sys
+import tempfile
 import time
+from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.managers import BaseManager
+from pathlib import Path
 from typing import Any
 
-import sglang
+import numpy as np
 
 from arkv_sglang.batch.scheduler import Limits, Scheduler
 from arkv_sglang.batch.types import OK, Document, EngineInfo, Request, Result, Row
 from arkv_sglang.batch.worker import EngineWorker
+from arkv_sglang.bench.prompts import question_prompts
+from arkv_sglang.demo.model import ensure_model
 
+QUESTIONS = (
+    "Summarize it in three sentences.",
+    "Who should read it, and why?",
+    "Name three terms that it uses, and explain each.",
+    "What does it leave open?",
+)
+TEXT_TOKENS = (600, 1_000)
+NEW_TOKENS = 24
 OFF, AT_ONCE, GROUPED = "off", "grouped, sent at once", "grouped"
 
 
@@ -36,6 +52,39 @@ class Grouping:
     wall_s: float
 
 
+def measure(options: argparse.Namespace) -> list[Grouping]:
+    """Each arm ``options.repeats`` times, in turn, on the same engines."""
+    model = options.model or str(ensure_model())
+    with tempfile.TemporaryDirectory() as folder:
+        lengths = np.random.default_rng(0).integers(*TEXT_TOKENS, options.texts).tolist()
+        texts = question_prompts(model, lengths, QUESTIONS, Path(folder))
+    prompts = {
+        name: Request(name, array("I", ids))
+        for t, asked in enumerate(texts)
+        for q, ids in enumerate(asked)
+        for name in [f"text-{t} question-{q}"]
+    }
+    settings = {
+        "model_path": model,
+        "device": "cpu",
+        "max_total_tokens": options.max_total_tokens,
+        "chunked_prefill_size": 2048,
+        "log_level": "error",
+    }
+    if options.layers:
+        override = {"num_hidden_layers": options.layers}
+        settings["json_model_override_args"] = json.dumps(override)
+    sampling = {"max_new_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True}
+    limits = Limits(max_new_tokens=NEW_TOKENS, window_docs=options.window_docs)
+    found = []
+    with started(options.engines, settings, sampling) as workers:
+        run_arm(OFF, workers, dict(list(prompts.items())[:4]), limits)
+        for arm in (OFF, AT_ONCE, GROUPED) * options.repeats:
+            print(f"{arm} ...", file=sys.stderr, flush=True)
+            found.append(run_arm(arm, workers, prompts, limits))
+    return found
+
+
 class Worker(EngineWorker):
     def flush(self) -> None:
         """Empty the prefix cache, once the last answer's request is gone."""
@@ -48,6 +97,8 @@ _worker: Worker | None = None
 
 def _start_worker(settings: dict[str, Any], sampling: Mapping[str, Any]) -> None:
     """In the main thread of the engine's process, where SGLang wants to be started."""
+    import sglang
+
     global _worker
     _worker = Worker(sglang.Engine(**settings), sampling, {})
 
