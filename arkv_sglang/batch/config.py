@@ -153,6 +153,7 @@ class OutputConfig(Section):
 class RunConfig(Section):
     max_failure_rate: Ratio = 0.1
     lookahead_docs: Positive = 512
+    group_prefixes: bool = True
     request_timeout_s: Seconds = 3600
     sample_period_s: Seconds = 1.0
     progress_period_s: Seconds = 10.0

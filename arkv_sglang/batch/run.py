@@ -142,6 +142,7 @@ def limits(config: JobConfig) -> Limits:
         window_docs=config.engines.window_docs,
         window_tokens=config.engines.window_tokens,
         lookahead_docs=config.run.lookahead_docs,
+        group_prefixes=config.run.group_prefixes,
         request_timeout_s=config.run.request_timeout_s,
         max_restarts=config.engines.max_restarts,
         min_engines=config.engines.min_engines,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from arkv_sglang.batch import rows
-from arkv_sglang.batch.lane import Lane, Work
+from arkv_sglang.batch.lane import Lane, Work, held_tokens
 from arkv_sglang.batch.types import (
     Engine,
     EngineInfo,
@@ -30,6 +30,7 @@ from arkv_sglang.batch.types import (
 from arkv_sglang.batch.waiting import Waiting
 
 MAX_LONE_DEATHS = 2
+FAIR_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Limits:
     request_timeout_s: float = 3600
     max_restarts: int = 3
     min_engines: int = 1
+    group_prefixes: bool = True
 
 
 class Scheduler:
@@ -63,7 +65,7 @@ class Scheduler:
         self._prompts = prompts
         self._emit = emit
         self._limits = limits
-        self._waiting = Waiting()
+        self._waiting = Waiting(limits.max_new_tokens, len(engines), limits.group_prefixes)
         self._suspects: deque[Work] = deque()
         self._primed = False
         self._changed = asyncio.Condition()
@@ -94,15 +96,13 @@ class Scheduler:
     @property
     def tokens_left(self) -> int:
         """Prompt tokens of what has been read and has no row yet."""
-        waiting = itertools.chain(self._waiting, self._suspects)
-        return sum(work.request.prompt_tokens for work in waiting) + sum(
-            lane.in_flight_tokens for lane in self.lanes
-        )
+        begun = itertools.chain(self._suspects, *(lane.in_flight for lane in self.lanes))
+        return self._waiting.prompt_tokens + sum(work.request.prompt_tokens for work in begun)
 
     async def lose_idle(self, lane: Lane, reason: str) -> None:
         """An engine died that was running nothing, so that no request tells of it."""
         if not lane.in_flight:
-            lane.die(reason)
+            self._die(lane, reason)
             await self._notify()
 
     # Reading
@@ -184,48 +184,56 @@ class Scheduler:
         is_on_trial = lane.deaths_in_a_row > 0
         if lane.in_flight and (is_on_trial or any(work.suspect for work in lane.in_flight)):
             return None
-        self._drop_too_long(lane)
         # An engine that died shows that it is well before it costs a suspect its name.
         if self._suspects and not lane.in_flight and not (is_on_trial and self._waiting):
             return self._suspects.popleft()
-        if self._primed and self._waiting and self._has_room(lane):
-            return self._waiting.pop()
+        if not self._primed or len(lane.in_flight) >= self._limits.window_docs:
+            return None
+        while (work := self._waiting.offer(lane)) is not None:
+            if not self._drop_too_long(lane, work):
+                return self._take(lane, work)
+        if self._suspects and not lane.in_flight:
+            return self._suspects.popleft()
         return None
 
-    def _drop_too_long(self, lane: Lane) -> None:
+    def _drop_too_long(self, lane: Lane, work: Work) -> bool:
         assert lane.info is not None
-        while (longest := self._waiting.longest) is not None:
-            request = longest.request
-            new_tokens = request.sampling.get("max_new_tokens", self._limits.max_new_tokens)
-            limit = lane.info.max_prompt_tokens(new_tokens)
-            if request.prompt_tokens <= limit:
-                return
-            self._waiting.pop()
-            self._emit(rows.too_long(request, limit, new_tokens, lane.info))
-            self._changed.notify_all()
+        limit = lane.info.max_prompt_tokens(work.answer_tokens)
+        if work.request.prompt_tokens <= limit:
+            return False
+        self._waiting.remove(work)
+        self._emit(rows.too_long(work.request, limit, work.answer_tokens, lane.info))
+        self._changed.notify_all()
+        return True
 
-    def _has_room(self, lane: Lane) -> bool:
+    def _take(self, lane: Lane, work: Work) -> Work | None:
+        if not self._has_room(lane, work):
+            return None
+        self._waiting.take(lane, work)
+        return work
+
+    def _has_room(self, lane: Lane, work: Work) -> bool:
+        limits = self._limits
         if not lane.in_flight:
             return True
-        longest, limits = self._waiting.longest, self._limits
-        assert longest is not None
-        tokens = lane.in_flight_tokens + longest.request.prompt_tokens
-        if limits.window_tokens and tokens > limits.window_tokens:
+        if limits.window_tokens and held_tokens([*lane.in_flight, work]) > limits.window_tokens:
             return False
-        return len(lane.in_flight) < min(limits.window_docs, self._fair_share())
+        return lane.in_flight_tokens < self._fair_share() or self._waiting.is_for(lane, work)
 
-    def _fair_share(self) -> int:
-        """So that the first engine to be ready does not take what is left from the others."""
-        if not self.read_all:
-            return self._limits.window_docs
+    def _fair_share(self) -> float:
+        """In tokens: an engine takes less than its part of what is known, so that none has a queue
+        while others have none. The rest goes to those that turn out to be quick."""
         alive = sum(lane.gone is None for lane in self.lanes)
-        return math.ceil((self.num_waiting + self.num_in_flight) / alive)
+        if alive == 1:
+            return math.inf
+        in_flight = sum(lane.in_flight_tokens for lane in self.lanes)
+        return FAIR_SHARE * (self._waiting.new_tokens + in_flight) / alive
 
     async def _run_one(self, lane: Lane, work: Work) -> None:
         request = work.request
         try:
             async with asyncio.timeout(self._limits.request_timeout_s):
-                result = await lane.engine.generate(request)
+                result = await lane.engine.generate(work.request_in_group)
         except EngineLost as error:
             self._lose(lane, work, str(error))
         except TimeoutError:
@@ -240,13 +248,18 @@ class Scheduler:
             lane.tokens += result.prompt_tokens + result.output_tokens
         lane.last_done_at = time.monotonic()
         lane.in_flight.remove(work)
+        self._waiting.finished(work)
         await self._notify()
 
     def _fail(self, lane: Lane, work: Work, error: str) -> None:
         self._emit(rows.failed(work.request, error, lane.engine.name, work.death_log))
 
-    def _lose(self, lane: Lane, work: Work, reason: str) -> None:
+    def _die(self, lane: Lane, reason: str) -> None:
         lane.die(reason)
+        self._waiting.release(lane)
+
+    def _lose(self, lane: Lane, work: Work, reason: str) -> None:
+        self._die(lane, reason)
         work.death_log.append(reason)
         if not work.suspect:
             work.suspect = True

@@ -79,11 +79,13 @@ class BadDocument:
 @dataclass(frozen=True, slots=True)
 class Request:
     """One prompt, as token ids (``array("I")``, four bytes each, since many of them wait).
-    ``sampling`` overrides the job's, by SGLang's names."""
+    ``sampling`` overrides the job's, by SGLang's names. Of requests with the same
+    ``prefix``, which begin alike, an engine should prefill one before it takes the others."""
 
     doc_id: str
     input_ids: array[int]
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    prefix: int | None = None
 
     @property
     def prompt_tokens(self) -> int:

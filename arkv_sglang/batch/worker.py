@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from arkv_sglang.batch.children import Child
 from arkv_sglang.batch.last_words import LastWords
 from arkv_sglang.batch.memory import device_used_bytes, tree_rss_bytes
+from arkv_sglang.batch.prefix_gate import PrefixGate
 from arkv_sglang.batch.types import EngineInfo, EngineLost, Request, RequestFailed, Result
 
 GIB = 1 << 30
@@ -44,6 +45,7 @@ class EngineWorker:
         self._request_timeout_s = request_timeout_s
         self._words = LastWords()
         self._on_death = on_death
+        self._gate = PrefixGate()
         self._stopping = threading.Event()
         self._death: str | None = None
         self._calls: set[concurrent.futures.Future[Any]] = set()
@@ -93,6 +95,10 @@ class EngineWorker:
             self._calls.discard(call)
 
     async def _generate(self, request: Request) -> Result:
+        async with self._gate.enter(request.prefix) as let_others_in:
+            return await self._stream(request, let_others_in)
+
+    async def _stream(self, request: Request, on_first_token: Callable[[], None]) -> Result:
         started = time.perf_counter()
         first = last = None
         try:
@@ -104,7 +110,9 @@ class EngineWorker:
             # Left early, the stream takes its request out of the engine.
             async with asyncio.timeout(self._request_timeout_s):
                 async for chunk in stream:
-                    first = first or time.perf_counter()
+                    if first is None:
+                        first = time.perf_counter()
+                        on_first_token()
                     last = chunk
         except TimeoutError:
             raise RequestFailed(f"no answer within {self._request_timeout_s:g} s") from None

@@ -13,6 +13,7 @@ import json
 import resource
 import tempfile
 import time
+import zlib
 from array import array
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +32,7 @@ from arkv_sglang.batch.types import Document, EngineInfo, Request, Result
 from arkv_sglang.bench.setting import setting
 
 CHARACTERS_PER_TOKEN = 4
+INSTRUCTION_TOKENS = 30
 SUMMARY = "A summary of some hundred tokens. " * 12
 
 
@@ -51,10 +53,12 @@ class InstantEngine:
 
 
 class InstantPrompts:
-    """As many token ids as a text of this length has, all the same."""
+    """An instruction, and as many token ids as a text of this length has."""
 
     def build(self, document: Document) -> Request:
-        ids = array("I", [0]) * (len(document.text) // CHARACTERS_PER_TOKEN)
+        ids = array("I", [0]) * INSTRUCTION_TOKENS
+        word = zlib.crc32(document.text.encode())
+        ids += array("I", [word]) * (len(document.text) // CHARACTERS_PER_TOKEN)
         return Request(document.doc_id, ids)
 
 

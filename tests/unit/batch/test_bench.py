@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from arkv_sglang.bench.driver import main
+from arkv_sglang.bench.scheduling import main as measure_scheduling
 
 
 def test_the_driver_is_measured_on_all_documents(
@@ -20,3 +21,16 @@ def test_the_driver_is_measured_on_all_documents(
     assert 50 < figures["peak_rss_mib"] < 4000 and figures["resumed_run_s"] > 0
     assert "driver ms per document" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]
+
+
+def test_idle_engines_are_measured_for_each_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "scheduling.json"
+    command = ["scheduling", "--documents", "40", "--repeats", "0", "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", command)
+    measure_scheduling()
+    found = json.loads(output.read_text())["idle_at_the_end"]
+    assert {each["corpus"] for each in found} == {"lognormal", "zipf", "one giant"}
+    assert all(0 <= each["idle_share"] < 1 for each in found) and len(found) == 18
+    assert "zipf" in capsys.readouterr().out

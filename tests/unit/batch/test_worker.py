@@ -110,6 +110,23 @@ def test_requests_of_many_threads_share_one_loop(work: EngineWorker) -> None:
     assert info.max_prompt_tokens(100) == 1000 - 100 - 8
 
 
+def test_requests_of_one_prefix_wait_for_the_first_token_of_the_first(work: EngineWorker) -> None:
+    started: list[int] = []
+    answer = work._engine.answer
+
+    async def noted(input_ids: list[int]) -> AsyncIterator[dict[str, Any]]:
+        async for chunk in answer(input_ids):
+            started.append(input_ids[0])
+            yield chunk
+
+    work._engine.answer = noted
+    asked = [Request("d", array("I", [n]), prefix=3) for n in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(work.generate, asked))) == 4
+    # Two chunks each; nobody has one before the first has.
+    assert len(started) == 8 and len(set(started[:2])) == 1 and len(set(started)) == 4
+
+
 def test_a_request_overrides_the_sampling_of_the_job(child: subprocess.Popen[bytes]) -> None:
     worker = EngineWorker(StandIn(child), {"max_new_tokens": 2, "top_p": 0.5}, {}, 60)
     try:
