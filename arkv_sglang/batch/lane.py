@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from arkv_sglang.batch.task import Step, Task
 from arkv_sglang.batch.types import Engine, EngineInfo, Request
 
 
 @dataclass(slots=True)
 class Work:
-    """A request on its way. ``suspect``: an engine died that was running it."""
+    """A step of a task on its way. ``suspect``: an engine died that was running it."""
 
-    request: Request
+    task: Task
+    step: Step
     suspect: bool = False
-    lone_deaths: int = 0
-    death_log: list[str] = field(default_factory=list)
+
+    @property
+    def request(self) -> Request:
+        return self.step.request
 
 
 @dataclass(slots=True)
 class Lane:
-    """Times are ``time.monotonic()`` seconds."""
+    """Times are ``time.monotonic()`` seconds; tokens and ``docs`` are those of answers."""
 
     engine: Engine
     info: EngineInfo | None = None
@@ -28,6 +32,7 @@ class Lane:
     in_flight: list[Work] = field(default_factory=list)
     deaths: int = 0
     docs: int = 0
+    prompt_tokens: int = 0
     tokens: int = 0
     ready_at: float | None = None
     last_done_at: float | None = None

@@ -11,16 +11,24 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from arkv_sglang.batch import rows
+from arkv_sglang.batch.config import StrategyConfig
 from arkv_sglang.batch.lane import Lane, Work
+from arkv_sglang.batch.split import CannotSplit
+from arkv_sglang.batch.strategy import Strategy
+from arkv_sglang.batch.task import Step, Task, task_of
 from arkv_sglang.batch.types import (
+    INVALID,
+    TOO_LONG,
+    Chunk,
     Engine,
+    EngineInfo,
     EngineLost,
     PromptBuilder,
-    Request,
+    Result,
     Row,
     RunFailed,
     Source,
@@ -52,24 +60,32 @@ class Scheduler:
         prompts: PromptBuilder,
         emit: Callable[[Row], None],
         limits: Limits,
+        strategy: Strategy | None = None,
+        emit_chunk: Callable[[Chunk], None] = lambda chunk: None,
     ) -> None:
+        """Without a ``strategy`` no document is split."""
         self.lanes = [Lane(engine) for engine in engines]
         self.read_all = False
         self._source = source
         self._prompts = prompts
         self._emit = emit
         self._limits = limits
+        self._strategy = strategy or Strategy(StrategyConfig(), prompts)
+        self._emit_chunk = emit_chunk
+        self._open: set[Task] = set()
         self._waiting = Waiting()
+        self._cutting: set[Task] = set()
+        self._cut_one = asyncio.Lock()
         self._suspects: deque[Work] = deque()
         self._primed = False
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
         """Return when every document has its row. Raises RunFailed if no engine ever started."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._feed())
+        async with asyncio.TaskGroup() as self._group:
+            self._group.create_task(self._feed())
             for lane in self.lanes:
-                group.create_task(self._drive(lane))
+                self._group.create_task(self._drive(lane))
         if self._stranded() and not self.has_started:
             raise RunFailed(f"no engine started: {self._why_gone()}")
         self._give_up_the_rest()
@@ -80,8 +96,14 @@ class Scheduler:
         return any(lane.info is not None for lane in self.lanes)
 
     @property
+    def num_open(self) -> int:
+        """Documents that have been read and have no row yet."""
+        return len(self._open)
+
+    @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + len(self._suspects)
+        """Requests that wait for an engine, and documents that wait to be cut."""
+        return len(self._waiting) + len(self._suspects) + len(self._cutting)
 
     @property
     def num_in_flight(self) -> int:
@@ -91,8 +113,10 @@ class Scheduler:
     def tokens_left(self) -> int:
         """Prompt tokens of what has been read and has no row yet."""
         waiting = itertools.chain(self._waiting, self._suspects)
-        return sum(work.request.prompt_tokens for work in waiting) + sum(
-            lane.in_flight_tokens for lane in self.lanes
+        return (
+            sum(work.request.prompt_tokens for work in waiting)
+            + sum(lane.in_flight_tokens for lane in self.lanes)
+            + sum(task.later_tokens for task in self._open)
         )
 
     # Reading
@@ -106,19 +130,24 @@ class Scheduler:
                 elif isinstance(item, Row):
                     self._emit(item)
                 else:
-                    self._waiting.push(Work(item))
+                    self._open.add(item)
+                    self._push(item, item.advance())
                 self._primed |= self.read_all or self._is_full()
                 self._changed.notify_all()
                 if self.read_all:
                     return
                 await self._changed.wait_for(lambda: not self._is_full() or self._stranded())
 
-    def _read_one(self) -> Request | Row | None:
+    def _read_one(self) -> Task | Row | None:
         document = next(self._source, None)
-        return None if document is None else rows.request_or_invalid(document, self._prompts)
+        return None if document is None else task_of(document, self._prompts)
+
+    def _push(self, task: Task, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self._waiting.push(Work(task, step))
 
     def _is_full(self) -> bool:
-        return len(self._waiting) >= self._limits.lookahead_docs
+        return len(self._waiting) + len(self._cutting) >= self._limits.lookahead_docs
 
     # Engines
 
@@ -167,29 +196,84 @@ class Scheduler:
             return None
         if self._suspects and not lane.in_flight:
             return self._suspects.popleft()
-        self._drop_too_long(lane)
+        self._divert_too_long(lane)
         if self._primed and self._waiting and self._has_room(lane):
             return self._waiting.pop()
         return None
 
-    def _drop_too_long(self, lane: Lane) -> None:
+    def _divert_too_long(self, lane: Lane) -> None:
+        """What comes first fits, or nothing waits: what does not is cut, or has its row."""
         assert lane.info is not None
-        while (longest := self._waiting.longest) is not None:
-            request = longest.request
-            new_tokens = request.sampling.get("max_new_tokens", self._limits.max_new_tokens)
-            limit = lane.info.max_prompt_tokens(new_tokens)
-            if request.prompt_tokens <= limit:
+        while (work := self._waiting.first) is not None:
+            task, tokens = work.task, work.request.prompt_tokens
+            new_tokens = work.request.sampling.get("max_new_tokens", self._limits.max_new_tokens)
+            limit = self._max_prompt_tokens(task, lane.info, new_tokens)
+            if tokens <= limit:
                 return
             self._waiting.pop()
-            self._emit(rows.too_long(request, limit, new_tokens, lane.info))
             self._changed.notify_all()
+            if task.is_whole and self._strategy.splits(task.document):
+                self._split(task, new_tokens)
+            else:
+                error = rows.too_long(tokens, limit, new_tokens, lane.info)
+                self._end(task, task.failed(error, work.step, TOO_LONG))
+
+    def _max_prompt_tokens(self, task: Task, info: EngineInfo, new_tokens: int) -> int:
+        limit = info.max_prompt_tokens(new_tokens)
+        return self._strategy.max_prompt_tokens(task.document, limit)
+
+    # Documents in several requests
+
+    def _split(self, whole: Task, new_tokens: int) -> None:
+        infos = [lane.info for lane in self.lanes if lane.info and lane.gone is None]
+        limit = min(self._max_prompt_tokens(whole, info, new_tokens) for info in infos)
+        task = self._strategy.split(whole, limit, new_tokens)
+        self._open.remove(whole)
+        self._open.add(task)
+        self._cutting.add(task)
+        self._group.create_task(self._cut(task))
+
+    async def _cut(self, task: Task) -> None:
+        # One after the other: all would take the processor from what is read and committed.
+        async with self._cut_one:
+            if not self._stranded():
+                await self._advance(task)
+        self._cutting.remove(task)
+        await self._notify()
+
+    async def _advance(self, task: Task) -> None:
+        """Hand out what comes next of a document, or emit its row."""
+        try:
+            if task.is_whole:
+                steps = task.advance()
+            else:
+                # It takes a while, and its engine has nothing to wait for.
+                await self._notify()
+                steps = await asyncio.to_thread(task.advance)
+        except CannotSplit as error:
+            self._end(task, task.failed(str(error), status=TOO_LONG))
+        except Exception as error:
+            self._end(task, task.failed(rows.unmade(error), status=INVALID))
+        else:
+            self._push(task, steps)
+            if not steps:
+                self._end(task, task.answered())
+
+    def _end(self, task: Task, row: Row) -> None:
+        """Emit a document's row. What else of it is on its way is of no use any more."""
+        task.ended = True
+        self._open.remove(task)
+        if not task.is_whole:
+            self._waiting.drop(task)
+            self._suspects = deque(work for work in self._suspects if work.task is not task)
+        self._emit(row)
 
     def _has_room(self, lane: Lane) -> bool:
         if not lane.in_flight:
             return True
-        longest, limits = self._waiting.longest, self._limits
-        assert longest is not None
-        tokens = lane.in_flight_tokens + longest.request.prompt_tokens
+        first, limits = self._waiting.first, self._limits
+        assert first is not None
+        tokens = lane.in_flight_tokens + first.request.prompt_tokens
         if limits.window_tokens and tokens > limits.window_tokens:
             return False
         return len(lane.in_flight) < min(limits.window_docs, self._fair_share())
@@ -202,10 +286,9 @@ class Scheduler:
         return math.ceil((self.num_waiting + self.num_in_flight) / alive)
 
     async def _run_one(self, lane: Lane, work: Work) -> None:
-        request = work.request
         try:
             async with asyncio.timeout(self._limits.request_timeout_s):
-                result = await lane.engine.generate(request)
+                result = await lane.engine.generate(work.request)
         except EngineLost as error:
             self._lose(lane, work, str(error))
         except TimeoutError:
@@ -214,33 +297,48 @@ class Scheduler:
             # Not RequestFailed alone: whatever it is, it costs one document and not the run.
             self._fail(lane, work, describe(error))
         else:
-            self._emit(rows.answered(request, result, lane.engine.name))
-            lane.docs += 1
-            lane.tokens += result.prompt_tokens + result.output_tokens
+            self._take(lane, work, result)
         lane.last_done_at = time.monotonic()
         lane.in_flight.remove(work)
+        if work.task.has_answers and not work.task.ended:
+            await self._advance(work.task)
         await self._notify()
 
+    def _take(self, lane: Lane, work: Work, result: Result) -> None:
+        lane.docs += 1
+        lane.prompt_tokens += result.prompt_tokens
+        lane.tokens += result.prompt_tokens + result.output_tokens
+        task = work.task
+        if task.ended:
+            return
+        answer = (work.step, result, lane.engine.name)
+        task.take(*answer)
+        if not task.is_whole:
+            self._emit_chunk(task.chunk(*answer))
+
     def _fail(self, lane: Lane, work: Work, error: str) -> None:
-        self._emit(rows.failed(work.request, error, lane.engine.name, work.death_log))
+        task, name = work.task, lane.engine.name
+        if not task.ended:
+            self._end(task, task.failed(error, work.step, engine=name))
 
     def _lose(self, lane: Lane, work: Work, reason: str) -> None:
         lane.deaths += lane.up
         lane.up = False
-        work.death_log.append(reason)
-        work.lone_deaths += work.suspect
+        task = work.task
+        task.death_log.append(reason)
+        task.lone_deaths += work.suspect
         work.suspect = True
-        if work.lone_deaths < MAX_LONE_DEATHS:
+        if task.lone_deaths >= MAX_LONE_DEATHS:
+            self._fail(
+                lane, work, f"its engine died {task.lone_deaths} times running it alone: {reason}"
+            )
+        elif not task.ended:
             self._suspects.append(work)
-            return
-        self._fail(
-            lane, work, f"its engine died {work.lone_deaths} times running it alone: {reason}"
-        )
 
     # Ends
 
     def _finished(self) -> bool:
-        return self.read_all and not self.num_waiting and not self.num_in_flight
+        return self.read_all and not self._open and not self.num_in_flight
 
     def _stranded(self) -> bool:
         return all(lane.gone is not None for lane in self.lanes)
@@ -250,11 +348,13 @@ class Scheduler:
 
     def _give_up_the_rest(self) -> None:
         error = f"no engine was left to run it: {self._why_gone()}"
-        left = [work.request for work in itertools.chain(self._waiting, self._suspects)]
-        for request in itertools.chain(left, self._unread()):
-            self._emit(request if isinstance(request, Row) else rows.failed(request, error))
+        self._waiting, self._suspects = Waiting(), deque()
+        for task in list(self._open):
+            self._end(task, task.failed(error))
+        for item in self._unread():
+            self._emit(item if isinstance(item, Row) else item.failed(error))
 
-    def _unread(self) -> Iterator[Request | Row]:
+    def _unread(self) -> Iterator[Task | Row]:
         while not self.read_all and (item := self._read_one()) is not None:
             yield item
 

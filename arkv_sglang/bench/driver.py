@@ -14,7 +14,9 @@ import resource
 import tempfile
 import time
 from array import array
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from arkv_sglang.batch.folder import PARTS, OutputFolder
 from arkv_sglang.batch.identity import config_hash
 from arkv_sglang.batch.resume import read_outcomes
 from arkv_sglang.batch.run import run_job
-from arkv_sglang.batch.types import Document, EngineInfo, Request, Result
+from arkv_sglang.batch.types import Document, EngineInfo, Part, Request, Result
 from arkv_sglang.bench.setting import setting
 
 CHARACTERS_PER_TOKEN = 4
@@ -56,6 +58,12 @@ class InstantPrompts:
     def build(self, document: Document) -> Request:
         ids = array("I", [0]) * (len(document.text) // CHARACTERS_PER_TOKEN)
         return Request(document.doc_id, ids)
+
+    def build_part(self, document: Document, part: Part, text: str, summary: str = "") -> Request:
+        return self.build(replace(document, text=text))
+
+    def token_starts(self, text: str) -> Sequence[int]:
+        return range(0, len(text), CHARACTERS_PER_TOKEN)
 
 
 def main() -> None:
