@@ -46,6 +46,7 @@ class Plan:
     document_s: float = 0.005
     shared: bool = False
     max_file_bytes: int | None = None
+    strategy: str = "single"
 
     @property
     def config(self) -> JobConfig:
@@ -54,6 +55,7 @@ class Plan:
                 "input": {"path": str(self.corpus)},
                 "engine": {"model_path": "some/model"},
                 "engines": {"window_docs": 2},
+                "strategy": {"kind": self.strategy},
                 "output": {"dir": str(self.out), "rows_per_part": 7} | self.output,
                 "run": {"max_failure_rate": 0.5, "lookahead_docs": 20},
             }
