@@ -167,6 +167,10 @@ class Driver:
     def until_said(self, words: str) -> None:
         self._until(lambda: words in self.log)
 
+    def until_answered(self, count: int) -> None:
+        """Wait until it has had so many answers, or is at its end."""
+        self._until(lambda: self.log.count("answered ") >= count or not self.is_alive)
+
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
