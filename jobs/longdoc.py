@@ -53,7 +53,7 @@ def main() -> int:
     try:
         config = load_config(arguments.config, arguments.set)
         source = open_documents(config.input, {config.model_name, config.engine["model_path"]})
-        prompts = TokenizedPrompts(load_tokenizer(config.engine), config.prompt)
+        prompts = TokenizedPrompts(load_tokenizer(config.engine), config.prompt, config.strategy)
         if arguments.dry_run:
             return dry_run(config, source, prompts, arguments)
         folder = OutputFolder(config.output)

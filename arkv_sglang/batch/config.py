@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, meta
+from jinja2 import TemplateSyntaxError
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -13,14 +13,16 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    ValidationInfo,
     field_validator,
 )
 from pydantic_core import PydanticCustomError
 
+from arkv_sglang.batch import templates
 from arkv_sglang.batch.redact import redact
 from arkv_sglang.batch.types import OK, STATUSES
 
-PROMPT_VARIABLES = ("text", "title", "doc_id")
+_OF_DOCUMENT = {"title", "doc_id"}
 
 Positive = Annotated[int, Field(gt=0)]
 Name = Annotated[str, Field(min_length=1)]
@@ -49,6 +51,22 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+def checked_template(template: str, *required: str) -> str:
+    """The template, if it uses all of ``required`` and else only what a document has."""
+    try:
+        used = templates.variables_of(template)
+    except TemplateSyntaxError as error:
+        raise broken_rule(f"be a Jinja2 template ({error.message})", "correct its syntax") from None
+    if not set(required) <= used <= {*required, *_OF_DOCUMENT}:
+        needed = " and ".join(required)
+        others = ", ".join((*required, "title and doc_id"))
+        raise broken_rule(
+            f"use the variable{'s' if required[1:] else ''} {needed} and no other than {others}",
+            "write {{ text }} where the document belongs",
+        )
+    return template
+
+
 def as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -66,31 +84,42 @@ class InputConfig(Section):
 
 class PromptConfig(Section):
     system: str | None = None
-    template: str = "Summarize the following document.\n\n{{ text }}"
+    template: str = templates.SINGLE
     chat_template: bool = True
 
     @field_validator("template")
     @classmethod
-    def _uses_known_variables(cls, template: str) -> str:
-        environment = Environment(autoescape=False)
-        try:
-            used = meta.find_undeclared_variables(environment.parse(template))
-        except TemplateSyntaxError as error:
-            raise broken_rule(
-                f"be a Jinja2 template ({error.message})", "correct its syntax"
-            ) from None
-        if not {"text"} <= used <= set(PROMPT_VARIABLES):
-            raise broken_rule(
-                "use the variable text and no other than text, title and doc_id",
-                "write {{ text }} where the document belongs",
-            )
-        return template
+    def _uses_the_text(cls, template: str) -> str:
+        return checked_template(template, "text")
 
-    def compiled(self) -> Template:
-        environment = Environment(
-            autoescape=False, undefined=StrictUndefined, keep_trailing_newline=True
-        )
-        return environment.from_string(self.template)
+
+class StrategyConfig(Section):
+    """What is done with a document whose prompt is too long."""
+
+    kind: Literal["single", "map_reduce", "refine"] = "single"
+    chunk_tokens: Positive | None = None
+    overlap_tokens: Annotated[int, Field(ge=0)] = 0
+    map_template: str = templates.MAP
+    combine_template: str = templates.COMBINE
+    refine_template: str = templates.REFINE
+
+    @field_validator("overlap_tokens")
+    @classmethod
+    def _is_less_than_a_chunk(cls, overlap: int, info: ValidationInfo) -> int:
+        chunk = info.data.get("chunk_tokens")
+        if chunk is not None and overlap >= chunk:
+            raise broken_rule(f"be less than chunk_tokens, which is {chunk}", "lower it")
+        return overlap
+
+    @field_validator("map_template", "combine_template")
+    @classmethod
+    def _uses_the_text(cls, template: str) -> str:
+        return checked_template(template, "text")
+
+    @field_validator("refine_template")
+    @classmethod
+    def _uses_the_summary_so_far(cls, template: str) -> str:
+        return checked_template(template, "summary", "text")
 
 
 class SamplingConfig(Section):
@@ -164,6 +193,7 @@ class JobConfig(Section):
 
     input: InputConfig
     prompt: PromptConfig = PromptConfig()
+    strategy: StrategyConfig = StrategyConfig()
     sampling: SamplingConfig = SamplingConfig()
     engine: dict[str, JsonValue]
     engines: EnginesConfig = EnginesConfig()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -19,6 +19,10 @@ from arkv_sglang.batch.kv_plan import KVPlanner
 from arkv_sglang.batch.model_shape import load_model_shape
 from arkv_sglang.batch.pace import Pace, pace_of_report, probe
 from arkv_sglang.batch.redact import redact_uris
+from arkv_sglang.batch.rehearsal import Rehearsal, rehearse
+from arkv_sglang.batch.split import CannotSplit
+from arkv_sglang.batch.strategy import Strategy
+from arkv_sglang.batch.task import Task, task_of
 from arkv_sglang.batch.types import (
     INVALID,
     TOO_LONG,
@@ -26,21 +30,13 @@ from arkv_sglang.batch.types import (
     Document,
     Engine,
     EngineInfo,
-    PromptBuilder,
+    PartBuilder,
     Row,
 )
 
 GIB = 1 << 30
-FITS = "fits"
+FITS, CUT = "fits", "cut"
 MAX_REASONS = 5
-# From a document's prompt tokens and the most that fit, the prompt tokens of each request that the
-# document becomes.
-Chunker = Callable[[int, int], Sequence[int]]
-
-
-def single(prompt_tokens: int, limit: int) -> Sequence[int]:
-    """One request for each document, whatever its length."""
-    return (prompt_tokens,)
 
 
 class DryRun:
@@ -52,40 +48,64 @@ class DryRun:
     def __init__(
         self,
         config: JobConfig,
-        prompts: PromptBuilder,
+        prompts: PartBuilder,
         report: str | None = None,
         kv_gib: float | None = None,
-        chunker: Chunker = single,
     ) -> None:
         self._config = config
         self._prompts = prompts
         self._kv_gib = kv_gib
-        self._chunker = chunker
+        self._strategy = Strategy(config.strategy, prompts)
         self._shape = load_model_shape(config.engine)
         self._pace: Pace | None = pace_of_report(report, config) if report else None
-        self._lengths = array("q")
+        self._lengths, self._whole = array("q"), array("q")
+        self._cut: list[Rehearsal] = []
         self._invalid: Counter[str] = Counter()
+        self._uncut: Counter[str] = Counter()
+        self._limit_of_cuts = 0
         self.probes: list[Document] = []
 
     def read(self, source: Iterable[Document | BadDocument], num_probes: int = 0) -> None:
-        """Tokenize every document; of those that fit, draw ``num_probes``, all equally likely."""
+        """Tokenize every document, and cut those that are too long if the strategy says so; of
+        those that fit in one request, draw ``num_probes``, all equally likely."""
         draw, num_fitting = random.Random(0), 0
-        limit = self._max_prompt_tokens(self._planner()[1])
+        limit = self._limit_of_cuts = self._max_prompt_tokens(self._planner()[1])
         for document in _shown(source):
-            request = rows.request_or_invalid(document, self._prompts)
-            if isinstance(request, Row):
-                self._invalid[request.error or ""] += 1
+            task = task_of(document, self._prompts)
+            if isinstance(task, Row):
+                self._invalid[task.error or ""] += 1
                 continue
-            self._lengths.append(request.prompt_tokens)
-            if request.prompt_tokens > limit:
+            if task.prompt_tokens > self._strategy.max_prompt_tokens(task.document, limit):
+                self._add_too_long(task, limit)
                 continue
-            assert isinstance(document, Document)
+            self._add_whole(task)
             # A reservoir: the n-th document comes in with a chance of num_probes / n.
             place = draw.randrange(num_fitting := num_fitting + 1)
             if len(self.probes) < num_probes:
-                self.probes.append(document)
+                self.probes.append(task.document)
             elif place < num_probes:
-                self.probes[place] = document
+                self.probes[place] = task.document
+
+    def _add_whole(self, task: Task) -> None:
+        self._lengths.append(task.prompt_tokens)
+        self._whole.append(task.prompt_tokens)
+
+    def _add_too_long(self, task: Task, limit: int) -> None:
+        strategy, new_tokens = self._strategy, self._config.sampling.max_new_tokens
+        if not strategy.splits(task.document):
+            self._add_whole(task)
+            return
+        try:
+            most = strategy.max_prompt_tokens(task.document, limit)
+            cut = rehearse(strategy.split(task, most, new_tokens), self._prompts, new_tokens)
+        except CannotSplit as error:
+            self._uncut[str(error)] += 1
+        except Exception as error:
+            self._invalid[rows.unmade(error)] += 1
+            return
+        else:
+            self._cut.append(cut)
+        self._lengths.append(task.prompt_tokens)
 
     async def probe(self, engine: Engine) -> None:
         """Time the documents that were drawn. Raises RunFailed."""
@@ -96,20 +116,26 @@ class DryRun:
         config, shape = self._config, self._shape
         planner, memory = self._planner()
         limit = self._max_prompt_tokens(memory)
-        requests = [self._chunker(length, limit) for length in self._lengths]
-        fitting = [chunks for chunks in requests if max(chunks) <= limit]
-        lengths = [length for chunks in fitting for length in chunks]
+        whole = [length for length in self._whole if length <= limit]
+        cut = [document for document in self._cut if max(document.prompt_tokens) <= limit]
+        lengths = [*whole, *(length for document in cut for length in document.prompt_tokens)]
+        fits, known = len(whole) + len(cut), len(self._lengths)
         own = planner.configured if planner else None
         return {
             "input": redact_uris(", ".join(config.input.path)),
             "model": config.engine["model_path"],
             "documents": {
-                FITS: len(fitting),
-                TOO_LONG: len(requests) - len(fitting),
+                FITS: fits,
+                CUT: len(cut),
+                TOO_LONG: known - fits,
                 INVALID: self._invalid.total(),
-                "all": len(requests) + self._invalid.total(),
+                "all": known + self._invalid.total(),
             },
+            "strategy": config.strategy.kind,
+            "chunks": sum(document.n_chunks for document in cut),
+            "limit_of_cuts": self._limit_of_cuts,
             "invalid_reasons": self._invalid.most_common(MAX_REASONS),
+            "too_long_reasons": self._uncut.most_common(MAX_REASONS),
             "prompt_tokens": _summary(self._lengths),
             "max_prompt_tokens": limit,
             "max_new_tokens": config.sampling.max_new_tokens,

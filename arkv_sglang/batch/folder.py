@@ -21,6 +21,7 @@ from arkv_sglang.batch.types import RunFailed, describe
 from arkv_sglang.config import ConfigError
 
 PARTS = "summaries"
+CHUNKS = "chunks"
 PARQUET = ".parquet"
 MERGED = "summaries.parquet"
 DEAD_LETTERS = "dead_letter.parquet"
@@ -31,7 +32,7 @@ RESPONSES = "responses.jsonl"
 # Made of the part files, and stale without them. The manifest tells of earlier attempts, too.
 DERIVED = (MERGED, DEAD_LETTERS, TELEMETRY, *REPORTS, RESPONSES)
 
-_NUMBER = re.compile(rf"{PARTS}/part-(\d{{5}})-")
+_NUMBER = re.compile(r"part-(\d{5})-")
 _FAILURES = (pa.ArrowException, OSError)
 
 
@@ -65,6 +66,8 @@ class OutputFolder:
 
     def _open(self, config: OutputConfig) -> None:
         in_parts, beside = self.store.names(PARTS), self.store.names()
+        if self.store.has_folder(CHUNKS):
+            in_parts += self.store.names(CHUNKS)
         for name in (*in_parts, *beside):
             if is_torn(name):
                 self.store.delete(name)
@@ -111,10 +114,15 @@ class OutputFolder:
         with self.create(name) as file:
             pq.write_table(table, file, compression="zstd")
 
-    def write_part(self, number: int, table: pa.Table) -> None:
-        """Commit rows. Names sort by attempt and then by number, and so in time."""
+    def write_part(self, kind: str, number: int, table: pa.Table) -> None:
+        """Commit rows to PARTS or CHUNKS. Names sort by attempt and then by number, and so in
+        time."""
         self.drop_earlier()
-        self.write_table(f"{PARTS}/part-{self.attempt}-{number:05d}.parquet", table)
+        if kind != PARTS:
+            # Few runs need it, so it is not there from the beginning.
+            with self._changing(f"{kind} could not be made"):
+                self.store.make_folder(kind)
+        self.write_table(f"{kind}/part-{self.attempt}-{number:05d}.parquet", table)
 
     def drop_earlier(self) -> None:
         """Remove what this run replaces. Raises RunFailed."""
@@ -137,17 +145,18 @@ class OutputFolder:
 
     # Reading
 
-    def parts(self) -> list[str]:
+    def parts(self, kind: str = PARTS) -> list[str]:
         """The part files in the order of their commits, without those that are replaced. Raises
         RunFailed."""
         with self.reading():
-            found = self.store.names(PARTS)
+            has_some = kind == PARTS or self.store.has_folder(kind)
+            found = self.store.names(kind) if has_some else []
         return [n for n in found if n.endswith(PARQUET) and n not in self._earlier]
 
-    def rows(self, parts: list[str]) -> pads.Dataset:
+    def rows(self, parts: list[str], schema: pa.Schema = ROW_SCHEMA) -> pads.Dataset:
         """Their rows, in that order; columns that a part lacks are null."""
         paths = [self.store.path(name) for name in parts]
-        nullable = pa.schema([field.with_nullable(True) for field in ROW_SCHEMA])
+        nullable = pa.schema([field.with_nullable(True) for field in schema])
         return pads.dataset(paths, schema=nullable, format="parquet", filesystem=self.store.fs)
 
     def own_rows(self, columns: list[str]) -> pa.Table:
@@ -176,6 +185,6 @@ class OutputFolder:
 
 
 def _next_attempt(parts: list[str]) -> str:
-    numbers = [int(match[1]) for match in map(_NUMBER.match, parts) if match]
+    numbers = [int(match[1]) for match in map(_NUMBER.search, parts) if match]
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return f"{max(numbers, default=0) + 1:05d}-{now}-{secrets.token_hex(2)}"

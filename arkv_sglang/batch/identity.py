@@ -13,6 +13,7 @@ from typing import Any
 
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.redact import redact
+from arkv_sglang.batch.task import SINGLE
 from arkv_sglang.batch.types import RunFailed, describe
 from arkv_sglang.config import load_config as load_policy
 
@@ -55,6 +56,9 @@ _NOT_OF_A_MODEL = (".md", ".lock", ".tmp", ".incomplete")
 def answer_settings(config: JobConfig) -> dict[str, Any]:
     """What ``config_hash`` is over, as plain data without secrets, defaults filled in."""
     sections = config.model_dump(mode="json", exclude=OTHER_SECTIONS)
+    if config.strategy.kind == SINGLE:
+        # The rest of the section says how to split.
+        del sections["strategy"]
     left_out = OTHER_ENGINE_SETTINGS | _RESOLVED_SETTINGS
     engine = {
         key: value

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from arkv_sglang.batch.task import Step, Task
 from arkv_sglang.batch.types import Engine, EngineInfo, Request
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A request on its way. ``suspect``: an engine died that was running it. ``victims``: the
-    engines that died when it ran alone. ``group`` and ``answer_tokens``, the most that its answer
-    may have, are known once it has waited."""
+    """A step of a task on its way. ``suspect``: an engine died that was running it. ``group`` and
+    ``answer_tokens``, the most that its answer may have, are known once it has waited."""
 
-    request: Request
+    task: Task
+    step: Step
     suspect: bool = False
-    victims: list[Lane] = field(default_factory=list)
-    death_log: list[str] = field(default_factory=list)
     answer_tokens: int = 0
     group: Group | None = None
+
+    @property
+    def request(self) -> Request:
+        return self.step.request
 
     @property
     def request_in_group(self) -> Request:
@@ -65,8 +68,8 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Times are ``time.monotonic()`` seconds. ``deaths_in_a_row``: since it last answered, or a
-    document was found to be their cause."""
+    """Times are ``time.monotonic()`` seconds; tokens and ``docs`` are those of answers.
+    ``deaths_in_a_row``: since it last answered, or a document was found to be their cause."""
 
     engine: Engine
     info: EngineInfo | None = None
@@ -77,6 +80,7 @@ class Lane:
     deaths_in_a_row: int = 0
     last_death: str = ""
     docs: int = 0
+    prompt_tokens: int = 0
     tokens: int = 0
     ready_at: float | None = None
     last_done_at: float | None = None

@@ -18,6 +18,8 @@ from arkv_sglang.config import load_config as load_policy
 
 # ValueError: a date or a number that YAML's grammar has and Python has not.
 _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+# Sections that one word may stand for, and the key that it gives: the others stay as they are.
+_IN_A_WORD = {"strategy": "kind"}
 _RULES = {
     "invalid-json-value": "be a value that JSON has too",
     "recursion_loop": "not contain itself",
@@ -27,6 +29,9 @@ _RULES = {
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     """Read ``path``, apply ``dotted.key=value`` overrides, validate. Raises ConfigError."""
     data = _read_yaml(Path(path))
+    for section, key in _IN_A_WORD.items():
+        if isinstance(data.get(section), str):
+            data[section] = {key: data[section]}
     for override in overrides:
         _apply(data, override)
     try:
@@ -77,9 +82,13 @@ def _apply(data: dict[str, Any], override: str) -> None:
             )
         data = child
     try:
-        data[leaf] = yaml.safe_load(value)
+        parsed = yaml.safe_load(value)
     except _NOT_YAML:
-        data[leaf] = value
+        parsed = value
+    if not parents and isinstance(parsed, str) and leaf in _IN_A_WORD:
+        section = data.get(leaf)
+        parsed = (section if isinstance(section, dict) else {}) | {_IN_A_WORD[leaf]: parsed}
+    data[leaf] = parsed
 
 
 def _sentence(error: Mapping[str, Any]) -> str:

@@ -123,19 +123,19 @@ class Monitor:
 
     def progress(self) -> Progress:
         scheduler, count = self._scheduler, self._tally.all
-        left = scheduler.num_waiting + scheduler.num_in_flight
+        tokens = sum(lane.tokens for lane in scheduler.lanes)
         ready = [lane.ready_at for lane in scheduler.lanes if lane.ready_at is not None]
         busy_s = time.monotonic() - min(ready) if ready else None
         return Progress(
             elapsed_s=time.monotonic() - self._started,
             done=count.documents,
-            known=count.documents + left,
+            known=count.documents + scheduler.num_open,
             read_all=scheduler.read_all,
             failed=count.failed,
             engines_up=sum(lane.up for lane in scheduler.lanes),
             engines=len(scheduler.lanes),
             in_flight=scheduler.num_in_flight,
-            tokens_per_s=count.tokens / max(busy_s, 1e-9) if busy_s is not None else None,
+            tokens_per_s=tokens / max(busy_s, 1e-9) if busy_s is not None else None,
             cache_hit_ratio=count.cache_hit_ratio,
             kv_original_bytes=self._kv_bytes("original"),
             kv_quantized_bytes=self._kv_bytes("quantized"),
@@ -144,7 +144,8 @@ class Monitor:
 
     def _left_s(self, busy_s: float | None) -> float | None:
         """By tokens and not by documents, since the longest are handed out first."""
-        left, done = self._scheduler.tokens_left, self._tally.all.prompt_tokens
+        left = self._scheduler.tokens_left
+        done = sum(lane.prompt_tokens for lane in self._scheduler.lanes)
         if busy_s is None or not (left and done and self._scheduler.read_all):
             return None
         return left * busy_s / done

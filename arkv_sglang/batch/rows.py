@@ -2,72 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from arkv_sglang.batch.types import (
-    ERROR,
     INVALID,
-    OK,
-    TOO_LONG,
-    BadDocument,
-    Document,
+    KV_KEYS,
     EngineInfo,
-    PromptBuilder,
-    Request,
     Result,
     Row,
     describe,
 )
 
 
-def request_or_invalid(document: Document | BadDocument, prompts: PromptBuilder) -> Request | Row:
-    """What a document becomes: a request, or the row that says why it cannot be one."""
-    if isinstance(document, BadDocument):
-        return invalid(document.doc_id, document.error)
-    try:
-        return prompts.build(document)
-    except Exception as error:
-        # The user's template and the model's run on the document, and may raise anything.
-        return invalid(document.doc_id, f"the prompt cannot be made: {describe(error)}")
-
-
 def invalid(doc_id: str, error: str) -> Row:
     return Row(doc_id, INVALID, error)
 
 
-def failed(
-    request: Request, error: str, engine: str | None = None, death_log: Sequence[str] = ()
-) -> Row:
-    return Row(
-        request.doc_id,
-        ERROR,
-        error,
-        prompt_tokens=request.prompt_tokens,
-        engine=engine,
-        death_log=death_log,
-    )
+def unmade(error: Exception) -> str:
+    return f"the prompt cannot be made: {describe(error)}"
 
 
-def too_long(request: Request, limit: int, max_new_tokens: int, info: EngineInfo) -> Row:
-    error = (
-        f"the prompt has {request.prompt_tokens} tokens and at most {limit} fit beside "
+def too_long(prompt_tokens: int, limit: int, max_new_tokens: int, info: EngineInfo) -> str:
+    """The error of a prompt that an engine cannot take."""
+    return (
+        f"the prompt has {prompt_tokens} tokens and at most {limit} fit beside "
         f"{max_new_tokens} new ones (context {info.context_tokens}, "
         f"KV capacity {info.capacity_tokens} tokens)"
     )
-    return Row(request.doc_id, TOO_LONG, error, prompt_tokens=request.prompt_tokens)
 
 
-def answered(request: Request, result: Result, engine: str) -> Row:
-    return Row(
-        request.doc_id,
-        OK,
-        summary=result.text,
-        prompt_tokens=result.prompt_tokens,
-        output_tokens=result.output_tokens,
-        cached_tokens=result.cached_tokens,
-        finish_reason=result.finish_reason,
-        ttft_s=result.ttft_s,
-        e2e_s=result.e2e_s,
+def answered(row: Row, results: Sequence[Result], waited_s: float, engine: str | None) -> Row:
+    """``row`` with what came of its document's requests, the last of which is the answer.
+    ``waited_s``: from when an engine received the first of them until one received the last."""
+    last = results[-1]
+    return replace(
+        row,
+        summary=last.text,
+        prompt_tokens=sum(result.prompt_tokens for result in results),
+        output_tokens=sum(result.output_tokens for result in results),
+        cached_tokens=sum(result.cached_tokens for result in results),
+        finish_reason=last.finish_reason,
+        truncated=False,
+        n_cut_short=sum(result.finish_reason == "length" for result in results[:-1]),
+        ttft_s=waited_s + last.ttft_s,
+        e2e_s=waited_s + last.e2e_s,
         engine=engine,
-        kv=result.kv,
+        kv=_kv([result.kv for result in results]),
     )
+
+
+def _kv(requests: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Sums over requests, but of peaks the highest: they were not at the same time."""
+    figures = {}
+    for key in KV_KEYS:
+        if values := [kv[key] for kv in requests if key in kv]:
+            figures[key] = max(values) if key.startswith("peak_") else sum(values)
+    return figures

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -33,11 +33,22 @@ from arkv_sglang.batch.monitor import Monitor
 from arkv_sglang.batch.openai_responses import COLUMNS, responses
 from arkv_sglang.batch.outcome import check_outcome
 from arkv_sglang.batch.progress import Display, Lines
+from arkv_sglang.batch.recall import read_answers
 from arkv_sglang.batch.resume import Ledger, finished, read_outcomes
 from arkv_sglang.batch.scheduler import Limits, Scheduler
 from arkv_sglang.batch.schema import ROW_SCHEMA
+from arkv_sglang.batch.strategy import Strategy
 from arkv_sglang.batch.tally import Tally
-from arkv_sglang.batch.types import Engine, PromptBuilder, Row, RunFailed, Source, describe
+from arkv_sglang.batch.task import Recall
+from arkv_sglang.batch.types import (
+    Chunk,
+    Engine,
+    PartBuilder,
+    Row,
+    RunFailed,
+    Source,
+    describe,
+)
 from arkv_sglang.batch.versions import package_versions
 from arkv_sglang.report.aggregate import build_report
 from arkv_sglang.report.html import render_html
@@ -48,7 +59,7 @@ async def run_job(
     config: JobConfig,
     make_engines: Callable[[], Sequence[Engine]],
     source: Source,
-    prompts: PromptBuilder,
+    prompts: PartBuilder,
     folder: OutputFolder,
     say: Callable[[str], None],
     display: Display | None = None,
@@ -63,7 +74,7 @@ async def run_job(
     """
     started_at, started = datetime.now(UTC), time.monotonic()
     manifest = Manifest(folder, config, package_versions())
-    ledger = _resume(folder, config, manifest.config_hash, say)
+    ledger, recall = _resume(folder, config, manifest.config_hash, say)
     committer = Committer(folder, ledger, config.output)
     tally = Tally()
     mirror = make_mirror(folder.attempt) if make_mirror else NoMirror()
@@ -71,16 +82,21 @@ async def run_job(
     broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def emit(row: Row) -> None:
-        try:
+        with _breaking(broken):
             # Before an engine is up nothing is done that is worth an earlier run's results.
             committer.add(row, hold=not scheduler.has_started)
-        except RunFailed as error:
-            _break(broken, error)
         tally.add(row)
         mirror.row(row)
 
+    def emit_chunk(chunk: Chunk) -> None:
+        with _breaking(broken):
+            committer.add_chunk(chunk)
+
     source = ledger.unfinished(source)
-    scheduler = Scheduler(list(make_engines()), source, prompts, emit, limits(config))
+    strategy = Strategy(config.strategy, prompts, recall)
+    scheduler = Scheduler(
+        list(make_engines()), source, prompts, emit, limits(config), strategy, emit_chunk
+    )
     monitor = Monitor(scheduler, tally, mirror, say)
 
     def end(outcome: str, reason: str | None = None) -> None:
@@ -124,7 +140,7 @@ async def run_job(
 
 def _resume(
     folder: OutputFolder, config: JobConfig, config_hash: str, say: Callable[[str], None]
-) -> Ledger:
+) -> tuple[Ledger, Recall]:
     parts = folder.parts()
     outcomes = read_outcomes(folder, parts, config_hash) if parts else {}
     done = finished(outcomes, config.output.retry)
@@ -133,7 +149,7 @@ def _resume(
             f"resuming: {len(done):,} documents are done under this configuration "
             f"({config_hash}), {len(outcomes) - len(done):,} that failed are tried again"
         )
-    return Ledger(config_hash, done)
+    return Ledger(config_hash, done), read_answers(folder, config_hash, done)
 
 
 def limits(config: JobConfig) -> Limits:
@@ -184,6 +200,15 @@ async def _watch_fence(folder: OutputFolder, broken: asyncio.Future[None]) -> No
     while folder.lost is None:
         await asyncio.sleep(1)
     _break(broken, folder.lost)
+
+
+@contextlib.contextmanager
+def _breaking(broken: asyncio.Future[None]) -> Iterator[None]:
+    """What cannot be committed ends the run."""
+    try:
+        yield
+    except RunFailed as error:
+        _break(broken, error)
 
 
 def _break(broken: asyncio.Future[None], error: RunFailed) -> None:

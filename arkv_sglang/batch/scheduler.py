@@ -10,18 +10,24 @@ import asyncio
 import itertools
 import math
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from arkv_sglang.batch import rows
 from arkv_sglang.batch.lane import Lane, Work, held_tokens
+from arkv_sglang.batch.split import CannotSplit
+from arkv_sglang.batch.strategy import Strategy
+from arkv_sglang.batch.task import Step, Task, task_of
 from arkv_sglang.batch.types import (
+    INVALID,
+    TOO_LONG,
+    Chunk,
     Engine,
     EngineInfo,
     EngineLost,
     PromptBuilder,
-    Request,
+    Result,
     Row,
     RunFailed,
     Source,
@@ -58,25 +64,34 @@ class Scheduler:
         prompts: PromptBuilder,
         emit: Callable[[Row], None],
         limits: Limits,
+        strategy: Strategy | None = None,
+        emit_chunk: Callable[[Chunk], None] = lambda chunk: None,
     ) -> None:
+        """Without a ``strategy`` no document is split."""
         self.lanes = [Lane(engine) for engine in engines]
         self.read_all = False
         self._source = source
         self._prompts = prompts
         self._emit = emit
         self._limits = limits
+        self._strategy = strategy
+        self._emit_chunk = emit_chunk
+        self._open: set[Task] = set()
         self._waiting = Waiting(limits.max_new_tokens, len(engines), limits.group_prefixes)
+        self._cutting: set[Task] = set()
+        self._cut_one = asyncio.Lock()
         self._suspects: deque[Work] = deque()
+        self._victims: defaultdict[Task, list[Lane]] = defaultdict(list)
         self._primed = False
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
         """Return when every document has its row. Raises RunFailed when too few engines are left
         for that, once what the others were running is done."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._feed())
+        async with asyncio.TaskGroup() as self._group:
+            self._group.create_task(self._feed())
             for lane in self.lanes:
-                group.create_task(self._drive(lane))
+                self._group.create_task(self._drive(lane))
         if not self._finished():
             raise RunFailed(self._why_stranded())
 
@@ -86,8 +101,14 @@ class Scheduler:
         return any(lane.info is not None for lane in self.lanes)
 
     @property
+    def num_open(self) -> int:
+        """Documents that have been read and have no row yet."""
+        return len(self._open)
+
+    @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + len(self._suspects)
+        """Requests that wait for an engine, and documents that wait to be cut."""
+        return len(self._waiting) + len(self._suspects) + len(self._cutting)
 
     @property
     def num_in_flight(self) -> int:
@@ -97,7 +118,11 @@ class Scheduler:
     def tokens_left(self) -> int:
         """Prompt tokens of what has been read and has no row yet."""
         begun = itertools.chain(self._suspects, *(lane.in_flight for lane in self.lanes))
-        return self._waiting.prompt_tokens + sum(work.request.prompt_tokens for work in begun)
+        return (
+            self._waiting.prompt_tokens
+            + sum(work.request.prompt_tokens for work in begun)
+            + sum(task.later_tokens for task in self._open)
+        )
 
     async def lose_idle(self, lane: Lane, reason: str) -> None:
         """An engine died that was running nothing, so that no request tells of it."""
@@ -116,19 +141,24 @@ class Scheduler:
                 elif isinstance(item, Row):
                     self._emit(item)
                 else:
-                    self._waiting.push(Work(item))
+                    self._open.add(item)
+                    self._push(item, item.advance())
                 self._primed |= self.read_all or self._is_full()
                 self._changed.notify_all()
                 if self.read_all:
                     return
                 await self._changed.wait_for(lambda: not self._is_full() or self._stranded())
 
-    def _read_one(self) -> Request | Row | None:
+    def _read_one(self) -> Task | Row | None:
         document = next(self._source, None)
-        return None if document is None else rows.request_or_invalid(document, self._prompts)
+        return None if document is None else task_of(document, self._prompts)
+
+    def _push(self, task: Task, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self._waiting.push(Work(task, step))
 
     def _is_full(self) -> bool:
-        return len(self._waiting) >= self._limits.lookahead_docs
+        return len(self._waiting) + len(self._cutting) >= self._limits.lookahead_docs
 
     # Engines
 
@@ -190,20 +220,26 @@ class Scheduler:
         if not self._primed or len(lane.in_flight) >= self._limits.window_docs:
             return None
         while (work := self._waiting.offer(lane)) is not None:
-            if not self._drop_too_long(lane, work):
+            if not self._diverts(lane, work):
                 return self._take(lane, work)
         if self._suspects and not lane.in_flight:
             return self._suspects.popleft()
         return None
 
-    def _drop_too_long(self, lane: Lane, work: Work) -> bool:
+    def _diverts(self, lane: Lane, work: Work) -> bool:
+        """Whether it does not fit, and so is cut, or has its row."""
         assert lane.info is not None
-        limit = lane.info.max_prompt_tokens(work.answer_tokens)
-        if work.request.prompt_tokens <= limit:
+        task, tokens, new_tokens = work.task, work.request.prompt_tokens, work.answer_tokens
+        limit = self._max_prompt_tokens(task, lane.info, new_tokens)
+        if tokens <= limit:
             return False
         self._waiting.remove(work)
-        self._emit(rows.too_long(work.request, limit, work.answer_tokens, lane.info))
         self._changed.notify_all()
+        if task.is_whole and self._strategy and self._strategy.splits(task.document):
+            self._split(self._strategy, task, new_tokens)
+        else:
+            error = rows.too_long(tokens, limit, new_tokens, lane.info)
+            self._end(task, task.failed(error, work.step, TOO_LONG))
         return True
 
     def _take(self, lane: Lane, work: Work) -> Work | None:
@@ -226,11 +262,63 @@ class Scheduler:
         alive = sum(lane.gone is None for lane in self.lanes)
         if alive == 1:
             return math.inf
+        cutting = sum(task.prompt_tokens for task in self._cutting)
         in_flight = sum(lane.in_flight_tokens for lane in self.lanes)
-        return FAIR_SHARE * (self._waiting.new_tokens + in_flight) / alive
+        return FAIR_SHARE * (self._waiting.new_tokens + cutting + in_flight) / alive
+
+    def _max_prompt_tokens(self, task: Task, info: EngineInfo, new_tokens: int) -> int:
+        limit = info.max_prompt_tokens(new_tokens)
+        strategy = self._strategy
+        return strategy.max_prompt_tokens(task.document, limit) if strategy else limit
+
+    # Documents in several requests
+
+    def _split(self, strategy: Strategy, whole: Task, new_tokens: int) -> None:
+        infos = [lane.info for lane in self.lanes if lane.info and lane.gone is None]
+        limit = min(self._max_prompt_tokens(whole, info, new_tokens) for info in infos)
+        task = strategy.split(whole, limit, new_tokens)
+        self._open.remove(whole)
+        self._open.add(task)
+        self._cutting.add(task)
+        self._group.create_task(self._cut(task))
+
+    async def _cut(self, task: Task) -> None:
+        # One after the other: all would take the processor from what is read and committed.
+        async with self._cut_one:
+            if not self._stranded():
+                await self._advance(task)
+        self._cutting.remove(task)
+        await self._notify()
+
+    async def _advance(self, task: Task) -> None:
+        """Hand out what comes next of a document, or emit its row."""
+        try:
+            if task.is_whole:
+                steps = task.advance()
+            else:
+                # It takes a while, and its engine has nothing to wait for.
+                await self._notify()
+                steps = await asyncio.to_thread(task.advance)
+        except CannotSplit as error:
+            self._end(task, task.failed(str(error), status=TOO_LONG))
+        except Exception as error:
+            self._end(task, task.failed(rows.unmade(error), status=INVALID))
+        else:
+            self._push(task, steps)
+            if not steps:
+                self._end(task, task.answered())
+
+    def _end(self, task: Task, row: Row) -> None:
+        """Emit a document's row. What else of it is on its way is of no use any more."""
+        task.ended = True
+        self._open.remove(task)
+        self._victims.pop(task, None)
+        if not task.is_whole:
+            self._waiting.drop(task)
+            self._suspects = deque(work for work in self._suspects if work.task is not task)
+        self._emit(row)
 
     async def _run_one(self, lane: Lane, work: Work) -> None:
-        request = work.request
         try:
             async with asyncio.timeout(self._limits.request_timeout_s):
                 result = await lane.engine.generate(work.request_in_group)
@@ -242,17 +330,31 @@ class Scheduler:
             # Not RequestFailed alone: whatever it is, it costs one document and not the run.
             self._fail(lane, work, describe(error))
         else:
-            self._emit(rows.answered(request, result, lane.engine.name))
-            lane.docs += 1
-            lane.deaths_in_a_row = 0
-            lane.tokens += result.prompt_tokens + result.output_tokens
+            self._accept(lane, work, result)
         lane.last_done_at = time.monotonic()
         lane.in_flight.remove(work)
         self._waiting.finished(work)
+        if work.task.has_answers and not work.task.ended:
+            await self._advance(work.task)
         await self._notify()
 
+    def _accept(self, lane: Lane, work: Work, result: Result) -> None:
+        lane.docs += 1
+        lane.deaths_in_a_row = 0
+        lane.prompt_tokens += result.prompt_tokens
+        lane.tokens += result.prompt_tokens + result.output_tokens
+        task = work.task
+        if task.ended:
+            return
+        answer = (work.step, result, lane.engine.name)
+        task.take(*answer)
+        if not task.is_whole:
+            self._emit_chunk(task.chunk(*answer))
+
     def _fail(self, lane: Lane, work: Work, error: str) -> None:
-        self._emit(rows.failed(work.request, error, lane.engine.name, work.death_log))
+        task, name = work.task, lane.engine.name
+        if not task.ended:
+            self._end(task, task.failed(error, work.step, engine=name))
 
     def _die(self, lane: Lane, reason: str) -> None:
         lane.die(reason)
@@ -260,25 +362,28 @@ class Scheduler:
 
     def _lose(self, lane: Lane, work: Work, reason: str) -> None:
         self._die(lane, reason)
-        work.death_log.append(reason)
+        task = work.task
+        task.death_log.append(reason)
+        if task.ended:
+            return
         if not work.suspect:
             work.suspect = True
             self._suspects.append(work)
             return
-        work.victims.append(lane)
-        deaths = len(work.victims)
-        if deaths < MAX_LONE_DEATHS:
+        victims = self._victims[task]
+        victims.append(lane)
+        if len(victims) < MAX_LONE_DEATHS:
             # Next, so that engines do not die of one suspect after the other.
             self._suspects.appendleft(work)
             return
-        for victim in work.victims:
+        for victim in victims:
             victim.deaths_in_a_row = 0
-        self._fail(lane, work, f"its engine died {deaths} times running it alone: {reason}")
+        self._fail(lane, work, f"its engine died {len(victims)} times running it alone: {reason}")
 
     # Ends
 
     def _finished(self) -> bool:
-        return self.read_all and not self.num_waiting and not self.num_in_flight
+        return self.read_all and not self._open and not self.num_in_flight
 
     def _stranded(self) -> bool:
         return sum(lane.gone is None for lane in self.lanes) < self._limits.min_engines

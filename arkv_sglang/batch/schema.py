@@ -22,10 +22,35 @@ ROW_SCHEMA = pa.schema(
         pa.field("output_tokens", pa.int64()),
         pa.field("cached_tokens", pa.int64()),
         pa.field("finish_reason", pa.string()),
+        pa.field("strategy", pa.string()),
+        pa.field("n_chunks", pa.int64()),
+        pa.field("truncated", pa.bool_()),
+        pa.field("n_cut_short", pa.int64()),
         pa.field("ttft_s", pa.float64()),
         pa.field("e2e_s", pa.float64()),
         pa.field("engine", pa.string()),
         pa.field("death_log", pa.list_(pa.string())),
+        *(pa.field(f"kv_{key}", pa.int64()) for key in KV_KEYS),
+        *_STAMP,
+    ]
+)
+
+CHUNK_SCHEMA = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("level", pa.int64(), nullable=False),
+        pa.field("index", pa.int64(), nullable=False),
+        pa.field("begin", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("prompt_hash", pa.string(), nullable=False),
+        pa.field("summary", pa.string(), nullable=False),
+        pa.field("prompt_tokens", pa.int64(), nullable=False),
+        pa.field("output_tokens", pa.int64(), nullable=False),
+        pa.field("cached_tokens", pa.int64(), nullable=False),
+        pa.field("finish_reason", pa.string(), nullable=False),
+        pa.field("ttft_s", pa.float64(), nullable=False),
+        pa.field("e2e_s", pa.float64(), nullable=False),
+        pa.field("engine", pa.string(), nullable=False),
         *(pa.field(f"kv_{key}", pa.int64()) for key in KV_KEYS),
         *_STAMP,
     ]

@@ -41,6 +41,10 @@ class Store:
     def make_folder(self, name: str = "") -> None:
         self.fs.create_dir(self.path(name), recursive=True)
 
+    def has_folder(self, name: str) -> bool:
+        [info] = self.fs.get_file_info([self.path(name)])
+        return bool(info.type == pafs.FileType.Directory)
+
     def names(self, folder: str = "") -> list[str]:
         """The files in ``folder``, sorted, without those of the folders in it."""
         prefix = f"{folder}/" if folder else ""

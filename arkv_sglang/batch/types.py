@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 OK = "ok"
 TOO_LONG = "too_long"
 INVALID = "invalid"
 ERROR = "error"
 STATUSES = (OK, TOO_LONG, INVALID, ERROR)
+
+# What a request for less than a document is for.
+Part = Literal["map", "combine", "refine"]
 
 # What a request's meta_info["arkv"] holds; rows are counted over all layers.
 KV_KEYS = (
@@ -91,6 +96,11 @@ class Request:
     def prompt_tokens(self) -> int:
         return len(self.input_ids)
 
+    def digest(self) -> str:
+        """A hash of all that the answer depends on, under one configuration."""
+        sampling = json.dumps(dict(self.sampling), sort_keys=True).encode()
+        return hashlib.blake2b(sampling + self.input_ids.tobytes(), digest_size=16).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -122,8 +132,9 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One document's line in the output table. ``death_log``: how each engine died that was running
-    a document which failed."""
+    """One document's line in the output table. ``truncated``: the model did not see all of it.
+    ``n_cut_short``: answers on the way to the summary that max_new_tokens ended. ``death_log``: how
+    each engine died that was running a document which failed."""
 
     doc_id: str
     status: str
@@ -133,11 +144,30 @@ class Row:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reason: str | None = None
+    strategy: str | None = None
+    n_chunks: int | None = None
+    truncated: bool | None = None
+    n_cut_short: int | None = None
     ttft_s: float | None = None
     e2e_s: float | None = None
     engine: str | None = None
     death_log: Sequence[str] = ()
     kv: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What became of one request of a document in several: see Step in task.py for where it
+    stands."""
+
+    doc_id: str
+    level: int
+    index: int
+    begin: int
+    end: int
+    prompt_hash: str
+    engine: str
+    result: Result
 
 
 class Engine(Protocol):
@@ -158,6 +188,17 @@ class Engine(Protocol):
 class PromptBuilder(Protocol):
     def build(self, document: Document) -> Request:
         """Turn a document into a request. Whatever it raises makes that document invalid."""
+
+
+class PartBuilder(PromptBuilder, Protocol):
+    """Also for documents that are done in several requests."""
+
+    def build_part(self, document: Document, part: Part, text: str, summary: str = "") -> Request:
+        """A request for a piece of a document, or for the summaries of some. ``summary``: what the
+        pieces before it came to."""
+
+    def token_starts(self, text: str) -> Sequence[int]:
+        """For each token of a text alone, the character where it begins."""
 
 
 Source = Iterator[Document | BadDocument]

@@ -15,6 +15,7 @@ from operator import itemgetter
 
 from arkv_sglang.batch.lane import Group, Lane, Work
 from arkv_sglang.batch.prefixes import PromptIndex, belong_together, find_runs
+from arkv_sglang.batch.task import Task
 
 # A group of more than this part of an engine's share is rather several, if it can be.
 LARGE = 1 / 8
@@ -45,9 +46,10 @@ class Waiting:
         """As they came."""
         return iter(self._works)
 
-    def push(self, work: Work, turn: int | None = None) -> None:
-        """With a ``turn`` it goes before all that has none or a higher one, and by itself."""
-        request = work.request
+    def push(self, work: Work) -> None:
+        """What is part of a document that was cut goes before all that is whole, and by itself:
+        so few documents are half done."""
+        request, turn = work.request, work.task.turn
         work.answer_tokens = request.sampling.get("max_new_tokens", self._max_new_tokens)
         self._works[work] = None
         self.prompt_tokens += request.prompt_tokens
@@ -84,6 +86,11 @@ class Waiting:
         """It is not wanted any more."""
         self._leave(work)
         self.finished(work)
+
+    def drop(self, task: Task) -> None:
+        """None of a document's work is wanted any more."""
+        for work in [work for work in self._works if work.task is task]:
+            self.remove(work)
 
     def finished(self, work: Work) -> None:
         """It is in flight no more."""

@@ -15,7 +15,9 @@ import tempfile
 import time
 import zlib
 from array import array
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from arkv_sglang.batch.folder import PARTS, OutputFolder
 from arkv_sglang.batch.identity import config_hash
 from arkv_sglang.batch.resume import read_outcomes
 from arkv_sglang.batch.run import run_job
-from arkv_sglang.batch.types import Document, EngineInfo, Request, Result
+from arkv_sglang.batch.types import Document, EngineInfo, Part, Request, Result
 from arkv_sglang.bench.setting import setting
 
 CHARACTERS_PER_TOKEN = 4
@@ -60,6 +62,12 @@ class InstantPrompts:
         word = zlib.crc32(document.text.encode())
         ids += array("I", [word]) * (len(document.text) // CHARACTERS_PER_TOKEN)
         return Request(document.doc_id, ids)
+
+    def build_part(self, document: Document, part: Part, text: str, summary: str = "") -> Request:
+        return self.build(replace(document, text=text))
+
+    def token_starts(self, text: str) -> Sequence[int]:
+        return range(0, len(text), CHARACTERS_PER_TOKEN)
 
 
 def main() -> None:

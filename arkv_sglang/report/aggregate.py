@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arkv_sglang.report.corpus import by_length, corpus, extremes
+from arkv_sglang.report.corpus import by_length, corpus, extremes, strategies
 from arkv_sglang.report.failures import failure_reasons
 from arkv_sglang.report.quantiles import latency_curve, quantile
 from arkv_sglang.report.throughput import throughput
@@ -66,6 +66,7 @@ def build_report(
         "totals": totals,
         "engines": per_engine,
         "corpus": corpus(rows),
+        "strategies": strategies(rows),
         "by_length": by_length(rows),
         "latency_curve": latency_curve(rows),
         "throughput": throughput(samples, min(begun), max(ended)) if wall_s else None,

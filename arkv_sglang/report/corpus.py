@@ -56,6 +56,22 @@ def by_length(rows: pa.Table) -> list[dict[str, Any]]:
     return [_octave(done.filter(pa.array(octaves == n)), int(n)) for n in np.unique(octaves)]
 
 
+def strategies(rows: pa.Table) -> list[dict[str, Any]]:
+    """Answered documents by how they were done: in one request, or in several."""
+    done = rows.filter(pc.equal(rows["status"], "ok"))
+    sums = [("doc_id", "count"), ("n_chunks", "sum"), ("n_cut_short", "sum")]
+    groups = done.group_by("strategy").aggregate(sums).sort_by("strategy")
+    return [
+        {
+            "strategy": group["strategy"],
+            "documents": group["doc_id_count"],
+            "chunks": group["n_chunks_sum"],
+            "cut_short": group["n_cut_short_sum"],
+        }
+        for group in groups.to_pylist()
+    ]
+
+
 def extremes(rows: pa.Table, column: str) -> list[dict[str, Any]]:
     """The documents with the most of ``column``."""
     known = rows.select(list(_SHOWN)).filter(pc.is_valid(rows[column]))

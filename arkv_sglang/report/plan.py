@@ -32,8 +32,16 @@ def print_plan(plan: Mapping[str, Any], console: Console) -> None:
 def _parts(plan: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text(f"Dry run of {plan['input']} with {plan['model']}", style="bold")
     yield _corpus(plan)
+    for reason, count in plan["too_long_reasons"]:
+        yield Text(f"  {count:,} cannot be cut: {reason}", style="red")
     for reason, count in plan["invalid_reasons"]:
         yield Text(f"  {count:,} invalid: {reason}", style="red")
+    if plan["strategy"] != "single" and plan["limit_of_cuts"] > plan["max_prompt_tokens"]:
+        yield Text(
+            f"Careful: documents were cut into prompts of up to {plan['limit_of_cuts']:,} tokens; "
+            "with --kv-gib or engine.max_total_tokens they are cut as they will be.",
+            style="yellow",
+        )
     yield ""
     if plan["kv"]:
         yield Text(f"KV memory with answers of {plan['max_new_tokens']:,} tokens", style="bold")
@@ -50,6 +58,8 @@ def _corpus(plan: Mapping[str, Any]) -> Table:
     documents, tokens = plan["documents"], plan["prompt_tokens"]
     table.add_row("documents", show_number(documents["all"]))
     table.add_row("  that fit", show_number(documents["fits"]))
+    if documents["cut"]:
+        table.add_row(f"  of them in chunks ({plan['strategy']})", show_number(documents["cut"]))
     table.add_row(
         f"  too long (over {plan['max_prompt_tokens']:,} tokens)",
         show_number(documents["too_long"]),
@@ -60,7 +70,9 @@ def _corpus(plan: Mapping[str, Any]) -> Table:
         show_number(documents["invalid"]),
         style="red" if documents["invalid"] else None,
     )
-    table.add_row("requests (chunks)", show_number(plan["requests"]))
+    if documents["cut"]:
+        table.add_row("chunks", show_number(plan["chunks"]))
+    table.add_row("requests", show_number(plan["requests"]))
     if tokens:
         table.add_section()
         for name in ("min", "median", "p95", "max", "total"):

@@ -58,6 +58,8 @@ class Plan:
             ProcessEngine(f"engine-{n}", self.document_s, self.starts) for n in range(self.engines)
         ]
 
+    strategy: str = "single"
+
     @property
     def config(self) -> JobConfig:
         return JobConfig.model_validate(
@@ -65,6 +67,7 @@ class Plan:
                 "input": {"path": str(self.corpus)},
                 "engine": {"model_path": "some/model"},
                 "engines": {"window_docs": 2, "count": self.engines or 1},
+                "strategy": {"kind": self.strategy},
                 "output": {"dir": str(self.out), "rows_per_part": 7} | self.output,
                 "run": {"max_failure_rate": 0.5, "lookahead_docs": 20},
             }

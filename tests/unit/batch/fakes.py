@@ -1,7 +1,17 @@
 import asyncio
 from array import array
 
-from arkv_sglang.batch.types import Document, EngineInfo, EngineLost, Request, RequestFailed, Result
+from arkv_sglang.batch.lane import Work
+from arkv_sglang.batch.task import Step, Task, whole
+from arkv_sglang.batch.types import (
+    Document,
+    EngineInfo,
+    EngineLost,
+    Part,
+    Request,
+    RequestFailed,
+    Result,
+)
 
 
 class FakeEngine:
@@ -39,7 +49,7 @@ class FakeEngine:
         self.peak_tokens = max(self.peak_tokens, self.tokens)
         try:
             await asyncio.sleep(0.001 + request.prompt_tokens * 1e-6)
-            if request.doc_id in self.poison and not dead.is_set():
+            if self.dies_of(request) and not dead.is_set():
                 self.restarts -= 1
                 dead.set()
             if dead.is_set():
@@ -51,6 +61,9 @@ class FakeEngine:
             raise RequestFailed("the engine refused it")
         n = request.prompt_tokens
         return Result(f"summary of {request.doc_id}", n, 5, n // 2, "stop", 0.1, 0.2)
+
+    def dies_of(self, request: Request) -> bool:
+        return request.doc_id in self.poison
 
     async def sample(self) -> dict[str, float]:
         return {
@@ -75,4 +88,19 @@ class FakePrompts:
     def build(self, document: Document) -> Request:
         if document.text == "unrenderable":
             raise KeyError("no such variable")
-        return Request(document.doc_id, array("I", map(ord, document.text)), document.sampling)
+        return self._request(document, document.text)
+
+    def build_part(self, document: Document, part: Part, text: str, summary: str = "") -> Request:
+        return self._request(document, f"{part}|{summary}|{text}")
+
+    def token_starts(self, text: str) -> range:
+        return range(len(text))
+
+    def _request(self, document: Document, prompt: str) -> Request:
+        return Request(document.doc_id, array("I", map(ord, prompt)), document.sampling)
+
+
+def work_of(request: Request, turn: int | None = None) -> Work:
+    """Of a document that is one request; with a ``turn`` it passes for part of one."""
+    task = Task(Document(request.doc_id, ""), request.prompt_tokens, whole(request), turn=turn)
+    return Work(task, Step(request))

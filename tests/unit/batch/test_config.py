@@ -73,6 +73,23 @@ def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None
         ("engine.a={list: {1: 2}}", r"engine.a.list.1 must be a valid string, got 1; "),
         ("engine.a=&a [*a]", r"engine.a.0 must not contain itself, got a loop; "),
         ("engine.kv_policy_config=5", "--kv-policy-config must be a .*mapping, got int"),
+        (
+            "strategy=split",
+            "strategy.kind must be 'single', 'map_reduce' or 'refine', got 'split'; ",
+        ),
+        ("strategy.chunk_tokens=0", "strategy.chunk_tokens must be greater than 0, got 0; "),
+        (
+            "strategy={kind: refine, chunk_tokens: 9, overlap_tokens: 9}",
+            "overlap_tokens must be less than chunk_tokens, which is 9, got 9; lower it",
+        ),
+        (
+            "strategy.map_template={{ summary }}",
+            "strategy.map_template must use the variable text and",
+        ),
+        (
+            "strategy.refine_template={{ text }}",
+            "must use the variables summary and text and no other than summary, text, title and ",
+        ),
         ("prompt.template={{ text | no }}", r"a Jinja2 template \(No filter named 'no'.\), got"),
     ],
 )
@@ -117,6 +134,16 @@ def test_the_reference_configuration_has_every_key() -> None:
     assert shipped.keys() == defaults.keys()
     for section in defaults.keys() - {"engine"}:
         assert shipped[section].keys() == defaults[section].keys(), section
+
+
+def test_a_strategy_is_named_in_a_word_and_keeps_its_settings(path: Path) -> None:
+    assert load_config(path, ["strategy=refine"]).strategy.kind == "refine"
+    both = ["strategy=refine", "strategy.chunk_tokens=90", "strategy=map_reduce"]
+    strategy = load_config(path, both).strategy
+    assert (strategy.kind, strategy.chunk_tokens) == ("map_reduce", 90)
+    path.write_text(yaml.safe_dump(GOOD | {"strategy": "map_reduce"}))
+    strategy = load_config(path, ["strategy.overlap_tokens=5"]).strategy
+    assert (strategy.kind, strategy.overlap_tokens) == ("map_reduce", 5)
 
 
 def test_a_value_that_is_no_yaml_is_text(path: Path) -> None:

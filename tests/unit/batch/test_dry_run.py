@@ -47,7 +47,7 @@ def dry(config: dict[str, Any], *arguments: Any, source: Any = SOURCE, **more: A
 
 def test_every_document_is_counted_by_what_becomes_of_it(config: dict[str, Any]) -> None:
     plan = dry(config).plan()
-    assert plan["documents"] == {"fits": 5, "too_long": 1, "invalid": 3, "all": 9}
+    assert plan["documents"] == {"fits": 5, "cut": 0, "too_long": 1, "invalid": 3, "all": 9}
     assert plan["max_prompt_tokens"] == 8192 - 40 - 8
     assert plan["invalid_reasons"] == [
         ("the text is empty", 2),
@@ -77,13 +77,27 @@ def test_a_known_memory_says_what_fits_and_what_runs_at_once(
     assert all(line["at_once_median"] > 20 for line in plan["kv"])
 
 
-def test_chunks_of_a_strategy_are_what_is_planned(config: dict[str, Any]) -> None:
-    def halves(length: int, limit: int) -> list[int]:
-        return [length] if length <= limit else [length // 2, length - length // 2]
+def test_what_a_strategy_cuts_is_counted_by_cutting_it(config: dict[str, Any]) -> None:
+    source = [*SOURCE, Document("huge", "A sentence. " * 4000)]
+    config["strategy"] = {"kind": "map_reduce"}
+    plan = dry(config, source=source).plan()
+    assert plan["documents"] == {"fits": 7, "cut": 2, "too_long": 0, "invalid": 3, "all": 10}
+    # 9,000 and 48,000 characters in prompts of 8,144, and a combination of each.
+    assert plan["chunks"] == 2 + 6 and plan["requests"] == 5 + 3 + 7
+    config["strategy"] = {"kind": "refine", "chunk_tokens": 1000}
+    plan = dry(config, source=source).plan()
+    assert plan["documents"]["cut"] == 3 and plan["documents"]["too_long"] == 0
+    assert plan["requests"] == 4 + plan["chunks"]
 
-    plan = dry(config, chunker=halves).plan()
-    assert plan["documents"]["too_long"] == 0 and plan["documents"]["fits"] == 6
-    assert plan["requests"] == 7
+
+def test_what_cannot_be_cut_is_too_long_with_its_reason(config: dict[str, Any]) -> None:
+    config["strategy"] = {"kind": "map_reduce", "chunk_tokens": 60}
+    plan = dry(config).plan()
+    # Of two summaries of 40 tokens none is in a prompt of 60.
+    assert plan["documents"]["cut"] == 0 and plan["documents"]["too_long"] == 5
+    [(reason, count)] = plan["too_long_reasons"]
+    assert count == 5 and "room for two summaries" in reason
+    assert plan["prompt_tokens"]["max"] == 9000
 
 
 def test_probes_are_drawn_evenly_from_all_that_fit(config: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ def hashed(tmp_path: Path, **sections: dict[str, Any]) -> str:
         {"engine": {"revision": None, "api_key": "secret"}},
         {"engine": {"kv_policy_config": '{"budget": 0.55}'}},
         {"sampling": {"max_new_tokens": 10, "temperature": 0.0}},
+        {"strategy": {"chunk_tokens": 500, "map_template": "{{ text }}"}},
     ],
 )
 def test_what_changes_no_answer_changes_no_hash(tmp_path: Path, sections: Any) -> None:
@@ -50,6 +51,10 @@ def test_what_may_change_an_answer_changes_the_hash(tmp_path: Path) -> None:
         {"engine": {"a_setting_of_tomorrow": 1}},
         {"engine": {"kv_policy": "none"}},
         {"engine": {"kv_policy_config": {"budget": 0.25}}},
+        {"strategy": {"kind": "map_reduce"}},
+        {"strategy": {"kind": "refine"}},
+        {"strategy": {"kind": "refine", "chunk_tokens": 500}},
+        {"strategy": {"kind": "refine", "map_template": "{{ text }}"}},
     ]
     hashes = [hashed(tmp_path, **change) for change in changes]
     assert len(set(hashes)) == len(changes)

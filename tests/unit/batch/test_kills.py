@@ -55,13 +55,22 @@ class Corpus:
         self.path.write_text("".join(line + "\n" for line in lines))
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("kills", "strategy"),
+    [
+        (20, "single"),
+        (8, "map_reduce"),
+        pytest.param(200, "single", marks=pytest.mark.soak),
+        pytest.param(100, "map_reduce", marks=pytest.mark.soak),
+        pytest.param(100, "refine", marks=pytest.mark.soak),
+    ],
+)
 def test_every_document_is_done_once_whenever_its_driver_is_killed(
-    tmp_path: Path, kills: int
+    tmp_path: Path, kills: int, strategy: str
 ) -> None:
     rng = random.Random(kills)
     corpus = Corpus(tmp_path / "documents.jsonl", rng)
-    plan = Plan(corpus.path, tmp_path / "out")
+    plan = Plan(corpus.path, tmp_path / "out", strategy=strategy)
     ended: list[int] = []
     while sum(code < 0 or code == 128 + signal.SIGTERM for code in ended) < kills:
         assert len(ended) < 5 * kills
@@ -74,7 +83,8 @@ def test_every_document_is_done_once_whenever_its_driver_is_killed(
         corpus.change(2)
     driver = Driver(plan)
     assert driver.wait() == 0, driver.log
-    check(corpus, plan.out)
+    check(corpus, plan.out, strategy)
+    check_chunks(plan.out, strategy)
     assert len(json.loads((plan.out / "manifest.json").read_text())["attempts"]) > kills / 2
 
 
@@ -106,7 +116,7 @@ def test_every_document_is_done_once_whichever_engine_or_driver_is_killed(
     driver = Driver(replace(plan, starts=100))
     assert driver.wait() == 0, driver.log
     assert engines >= kills / 2 and drivers
-    check(corpus, plan.out)
+    check(corpus, plan.out, plan.strategy)
 
 
 def let_it_run(driver: Driver, rng: random.Random) -> None:
@@ -137,7 +147,7 @@ def alive_child(driver: Driver, pid: int) -> psutil.Process | None:
     return process if is_ours else None
 
 
-def check(corpus: Corpus, out: Path) -> None:
+def check(corpus: Corpus, out: Path, strategy: str) -> None:
     merged = {row["doc_id"]: row for row in pq.read_table(out / "summaries.parquet").to_pylist()}
     named = {i: row for i, row in merged.items() if not i.startswith("documents.jsonl#")}
     assert len(merged) == pq.read_metadata(out / "summaries.parquet").num_rows
@@ -145,6 +155,9 @@ def check(corpus: Corpus, out: Path) -> None:
     for doc_id, kind in corpus.kinds.items():
         status, error = KINDS[kind]
         row = named[doc_id]
+        if kind == "long" and strategy != "single":
+            assert (row["status"], row["strategy"], row["n_chunks"]) == ("ok", strategy, 3)
+            continue
         assert row["status"] == status and re.match(error or "None", str(row["error"])), row
         assert row["summary"] == (corpus.texts[doc_id][:12] if kind == "ok" else None)
     dead = {row["doc_id"]: row for row in pq.read_table(out / "dead_letter.parquet").to_pylist()}
@@ -155,3 +168,20 @@ def check(corpus: Corpus, out: Path) -> None:
     done = [(row["doc_id"], row["doc_hash"]) for row in parts if row["status"] == "ok"]
     assert len(done) == len(set(done)) and len({row["attempt"] for row in parts}) > 2
     assert not list(out.rglob("*.tmp"))
+
+
+def check_chunks(out: Path, strategy: str) -> None:
+    """A document in chunks has all of them in the table when its row is in a part, and none that
+    was committed was asked for again."""
+    if strategy == "single":
+        return
+    chunks = pq.read_table(out / "chunks").to_pylist()
+    for row in pq.read_table(out / "summaries").to_pylist():
+        if row["strategy"] == strategy and row["status"] == "ok":
+            own = [
+                (chunk["level"], chunk["index"])
+                for chunk in chunks
+                if chunk["doc_id"] == row["doc_id"] and chunk["attempt"] <= row["attempt"]
+            ]
+            assert {index for level, index in own if not level} == set(range(row["n_chunks"]))
+            assert len(own) == len(set(own)), own

@@ -102,7 +102,7 @@ def test_deaths_are_counted_once_and_the_dead_say_nothing(
         async def sample(self) -> dict[str, float]:
             return {"running_requests": 2, "kv_original_bytes": 640, "arkv_free_bytes": math.inf}
 
-    source = [Document(f"d{n}", "x" * 800) for n in range(60)]
+    source = [Document(f"d{n}", chr(0x4E00 + n) * 800) for n in range(60)]
     lost = Full("lost", poison=frozenset(document.doc_id for document in source), restarts=0)
     report = run(tmp_path, [lost, Full("well")], source)
     assert [engine["gone"] is None for engine in report["engines"]] == [False, True]
@@ -118,7 +118,7 @@ def test_deaths_are_counted_once_and_the_dead_say_nothing(
 def test_every_metric_of_the_job_is_made_and_no_other(
     tmp_path: Path, made: dict[str, Instrument]
 ) -> None:
-    source = [Document(f"d{n}", "x" * 800) for n in range(20)]
+    source = [Document(f"d{n}", chr(0x4E00 + n) * 800) for n in range(20)]
     lost = FakeEngine("lost", poison=frozenset(document.doc_id for document in source), restarts=0)
     run(tmp_path, [lost, FakeEngine("well")], source)
     of_the_job = {name for name in made if name.startswith("arkv_job_")}

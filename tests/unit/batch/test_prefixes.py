@@ -10,11 +10,13 @@ from arkv_sglang.batch.lane import Work
 from arkv_sglang.batch.prefixes import PromptIndex, find_runs, shared_tokens
 from arkv_sglang.batch.types import Request
 
+from .fakes import work_of
+
 prompts = st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=25)
 
 
 def work(ids: list[int]) -> Work:
-    return Work(Request("d", array("I", ids)))
+    return work_of(Request("d", array("I", ids)))
 
 
 def brute(a: list[int], b: list[int]) -> int:
@@ -122,7 +124,7 @@ def test_a_prompt_of_100_000_tokens_costs_little(shares_all: bool) -> None:
     index = PromptIndex()
     long = array("I", [1]) * 100_000
     works = [
-        Work(Request("d", long + array("I", [n]) if shares_all else array("I", [n]) + long))
+        work_of(Request("d", long + array("I", [n]) if shares_all else array("I", [n]) + long))
         for n in range(512)
     ]
     begun = time.process_time()

@@ -9,6 +9,7 @@ from arkv_sglang.batch.monitor import Monitor
 from arkv_sglang.batch.progress import Bar, Progress
 from arkv_sglang.batch.scheduler import Limits, Scheduler
 from arkv_sglang.batch.tally import Tally
+from arkv_sglang.batch.task import task_of
 from arkv_sglang.batch.types import Document, Row
 
 from .fakes import FakeEngine, FakePrompts
@@ -67,12 +68,13 @@ def test_the_time_left_goes_by_tokens_since_the_longest_come_first() -> None:
     scheduler.read_all, lane.up = True, True
     monitor._started = lane.ready_at = monitor._started - 100
     assert monitor.progress().left_s is None
-    for n in range(2):
-        tally.add(Row(f"long-{n}", "ok", prompt_tokens=4500, output_tokens=5, cached_tokens=900))
+    tally.add(Row("long", "ok", prompt_tokens=9000, output_tokens=10, cached_tokens=1800))
+    lane.prompt_tokens, lane.tokens = 9000, 9010
     for n in range(100):
-        scheduler._push(FakePrompts().build(Document(f"d{n}", "x" * 10)))
+        task = task_of(Document(f"d{n}", "x" * 10), FakePrompts())
+        scheduler._push(task, task.advance())
     progress = monitor.progress()
-    # 1000 of 10,000 tokens are left after 100 s, and 100 of 102 documents.
+    # 1000 of 10,000 tokens are left after 100 s, and 100 of 101 documents.
     assert 11 < (progress.left_s or 0) < 12
     assert progress.cache_hit_ratio == 0.2 and 89 < (progress.tokens_per_s or 0) < 91
 

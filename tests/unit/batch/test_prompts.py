@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from arkv_sglang.batch.config import PromptConfig
+from arkv_sglang.batch.config import PromptConfig, StrategyConfig
 from arkv_sglang.batch.prompts import TokenizedPrompts, load_tokenizer
 from arkv_sglang.batch.types import Document
 from arkv_sglang.config import ConfigError
@@ -87,3 +87,21 @@ def test_a_model_without_a_tokenizer_is_refused(
     sentence = rf"engine\.model_path must hold a tokenizer, got 'm' \({reason}\)"
     with pytest.raises(ConfigError, match=sentence):
         load_tokenizer({"model_path": "m"})
+
+
+def test_parts_of_documents_have_templates_of_their_own() -> None:
+    strategy = StrategyConfig(
+        map_template="part of {{ title }}: {{ text }}",
+        combine_template="all of {{ doc_id }}: {{ text }}",
+        refine_template="{{ summary }} and {{ text }}",
+    )
+    document = Document("d", "unused", "a title", sampling={"top_k": 3})
+    prompts = TokenizedPrompts(Tokenizer(), PromptConfig(system="S"), strategy)
+    parts: list[Any] = ["map", "combine", "refine"]
+    made = [prompts.build_part(document, part, "piece", "draft") for part in parts]
+    assert ["".join(map(chr, request.input_ids[1:])) for request in made] == [
+        "system:S|user:part of a title: piece",
+        "system:S|user:all of d: piece",
+        "system:S|user:draft and piece",
+    ]
+    assert made[0].sampling == {"top_k": 3}

@@ -8,14 +8,16 @@ from arkv_sglang.batch.lane import Lane, Work
 from arkv_sglang.batch.types import Request
 from arkv_sglang.batch.waiting import Waiting
 
-from .fakes import FakeEngine
+from .fakes import FakeEngine, work_of
 
 ANSWER = 10
 
 
-def prompt(document: int, tokens: int = 100, question: int = 0, more: int = 5) -> Work:
+def prompt(
+    document: int, tokens: int = 100, question: int = 0, more: int = 5, turn: int | None = None
+) -> Work:
     ids = [1] * 10 + [document] * tokens + [question] * more
-    return Work(Request(f"{document}-{question}", array("I", ids)))
+    return work_of(Request(f"{document}-{question}", array("I", ids)), turn)
 
 
 def lanes(count: int) -> list[Lane]:
@@ -120,7 +122,7 @@ def test_what_has_a_turn_goes_first_and_in_turn() -> None:
     (a,) = lanes(1)
     assert take(waiting, a) == "10-50"
     for document, turn in ((12, 2), (13, 1), (14, 2)):
-        waiting.push(prompt(document, 20), turn)
+        waiting.push(prompt(document, 20, turn=turn))
     names = [take(waiting, a) for _ in range(5)]
     assert names == ["13-0", "12-0", "14-0", "10-51", "11-50"]
 
@@ -154,9 +156,9 @@ class Anything(RuleBasedStateMachine):
         turn=st.sampled_from([None, None, 1, 2]),
     )
     def push(self, document: int, tokens: int, question: int, more: int, turn: int | None) -> None:
-        work = prompt(document, tokens, question, more)
+        work = prompt(document, tokens, question, more, turn)
         self.known.add(work)
-        self.waiting.push(work, turn)
+        self.waiting.push(work)
 
     @rule(n=st.integers(0, 2))
     def take(self, n: int) -> None:

@@ -30,13 +30,17 @@ def plan() -> dict[str, Any]:
     return {
         "input": "/data/[red]corpus",
         "model": "some/model",
-        "documents": {"fits": 4980, "too_long": 12, "invalid": 8, "all": 5000},
+        "documents": {"fits": 4980, "cut": 0, "too_long": 12, "invalid": 8, "all": 5000},
         "invalid_reasons": [("the text is [empty]", 8)],
         "prompt_tokens": {"min": 9, "median": 812, "p95": 4321, "max": 99_999, "total": 7_654_321},
         "max_prompt_tokens": 65_000,
         "max_new_tokens": 256,
         "context_tokens": 65_264,
         "requests": 4980,
+        "strategy": "single",
+        "chunks": 0,
+        "limit_of_cuts": 65_000,
+        "too_long_reasons": [],
         "memory": None,
         "kv_unknown": None,
         "kv": [line("none", None), line("quantized, arkv", 0.25, is_configured=True)],
@@ -120,3 +124,15 @@ def test_durations(seconds: float | None, shown: str) -> None:
 )
 def test_ratios(ratio: float | None, shown: str) -> None:
     assert show_ratio(ratio) == shown
+
+
+def test_a_plan_tells_of_documents_in_chunks(plan: dict[str, Any]) -> None:
+    assert "chunks" not in printed(plan)
+    plan["documents"]["cut"] = 17
+    reasons = [("prompts of at most 60 tokens must", 12)]
+    plan |= {"strategy": "refine", "chunks": 345, "too_long_reasons": reasons}
+    text = printed(plan)
+    for words in ("in chunks (refine)", "17", "345", "12 cannot be cut: prompts of at most 60"):
+        assert words in text
+    assert "Careful: documents were cut" not in text
+    assert "of up to 70,000 tokens; with --kv-gib" in printed(plan | {"limit_of_cuts": 70_000})
