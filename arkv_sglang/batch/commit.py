@@ -7,19 +7,23 @@ import time
 import pyarrow as pa
 
 from arkv_sglang.batch.config import OutputConfig
-from arkv_sglang.batch.folder import OutputFolder
+from arkv_sglang.batch.folder import PARTS, OutputFolder
 from arkv_sglang.batch.resume import Ledger
 from arkv_sglang.batch.schema import ROW_SCHEMA
 from arkv_sglang.batch.types import KV_KEYS, Row
 
 
 class Committer:
-    """Collects rows and commits them, stamped with their key, as the attempt's next part."""
+    """Collects rows and commits them, stamped with their key, as the attempt's next part of a
+    group."""
 
-    def __init__(self, folder: OutputFolder, ledger: Ledger, config: OutputConfig) -> None:
+    def __init__(
+        self, folder: OutputFolder, ledger: Ledger, config: OutputConfig, group: str = PARTS
+    ) -> None:
         self._folder = folder
         self._ledger = ledger
         self._config = config
+        self._group = group
         self._rows: list[Row] = []
         self._number = 0
         self._last_commit = time.monotonic()
@@ -37,7 +41,7 @@ class Committer:
         """Write what was taken since the last time, if anything was. Raises RunFailed."""
         if self._rows:
             table = pa.Table.from_pylist(list(map(self._plain, self._rows)), schema=ROW_SCHEMA)
-            self._folder.write_part(self._number, table)
+            self._folder.write_part(self._number, table, self._group)
             self._rows = []
             self._number += 1
         self._last_commit = time.monotonic()

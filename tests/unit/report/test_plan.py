@@ -42,6 +42,7 @@ def plan() -> dict[str, Any]:
         "kv": [line("none", None), line("quantized, arkv", 0.25, is_configured=True)],
         "window_docs": 32,
         "when": "prefill",
+        "audit": None,
         "time": None,
     }
 
