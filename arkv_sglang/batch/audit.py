@@ -175,7 +175,7 @@ class Audit:
         return {name: totals[name] for name in FIGURES} | {"engines": len(records)}
 
     def _section(self, lines: list[dict[str, Any]], num_ok: int, wall_s: float) -> dict[str, Any]:
-        audit, policy = self._config.audit, self._config.engine["kv_policy"]
+        audit, policy = self._config.audit, str(self._config.engine["kv_policy"])
         figures = audit_figures(lines)
         return {
             "outcome": "done",
