@@ -21,6 +21,7 @@ import ray
 from ray.util.metrics import Counter, Gauge
 from rich.console import Console
 
+from arkv_sglang.batch.audit import AuditMeans
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.documents import open_documents
 from arkv_sglang.batch.dry_run import DryRun
@@ -52,7 +53,8 @@ def main() -> int:
     arguments = parse_arguments(__doc__.splitlines()[0])
     try:
         config = load_config(arguments.config, arguments.set)
-        source = open_documents(config.input, {config.model_name, config.engine["model_path"]})
+        models = {config.model_name, config.engine["model_path"]}
+        source = open_documents(config.input, models)
         prompts = TokenizedPrompts(load_tokenizer(config.engine), config.prompt, config.strategy)
         if arguments.dry_run:
             return dry_run(config, source, prompts, arguments)
@@ -77,9 +79,15 @@ def main() -> int:
             say(f"starting {len(engines)} engines of {config.engine['model_path']}")
             return engines
 
+        def make_audit_engines(config: JobConfig) -> list[RayEngine]:
+            stop_all(engines)
+            engines[:] = [RayEngine(f"audit-{n}", config) for n in range(config.engines.count)]
+            return engines
+
         bar = Bar(console) if (console := Console()).is_terminal else None
         mirror = partial(MetricsMirror, make_counter=Counter, make_gauge=Gauge)
-        run = run_job(config, make_engines, source, prompts, folder, say, bar, mirror)
+        means = AuditMeans(partial(open_documents, config.input, models), make_audit_engines)
+        run = run_job(config, make_engines, source, prompts, folder, say, bar, mirror, means)
         return run_to_end(run, config.run.max_failure_rate, complain)
 
 

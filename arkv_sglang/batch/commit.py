@@ -16,12 +16,16 @@ from arkv_sglang.batch.types import KV_KEYS, Chunk, Result, Row
 
 class Committer:
     """Collects rows, and the chunks of documents in several requests, and commits them, stamped
-    with their key, as the attempt's next parts. A document's chunks come no later than its row."""
+    with their key, as the attempt's next parts of a group, and of the chunks. A document's chunks
+    come no later than its row."""
 
-    def __init__(self, folder: OutputFolder, ledger: Ledger, config: OutputConfig) -> None:
+    def __init__(
+        self, folder: OutputFolder, ledger: Ledger, config: OutputConfig, group: str = PARTS
+    ) -> None:
         self._folder = folder
         self._ledger = ledger
         self._config = config
+        self._group = group
         self._rows: list[Row] = []
         self._chunks: list[Chunk] = []
         self._number = 0
@@ -41,10 +45,10 @@ class Committer:
         """Write what was taken since the last time, if anything was. Raises RunFailed."""
         if self._chunks:
             chunks = pa.Table.from_pylist(list(map(self._plain_chunk, self._chunks)), CHUNK_SCHEMA)
-            self._folder.write_part(CHUNKS, self._number, chunks)
+            self._folder.write_part(self._number, chunks, CHUNKS)
         if self._rows:
             rows = pa.Table.from_pylist(list(map(self._plain_row, self._rows)), ROW_SCHEMA)
-            self._folder.write_part(PARTS, self._number, rows)
+            self._folder.write_part(self._number, rows, self._group)
         if self._chunks or self._rows:
             self._chunks, self._rows = [], []
             self._number += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,6 +38,11 @@ def broken_rule(rule: str, remedy: str) -> PydanticCustomError:
 
 def is_uri(path: str) -> bool:
     return "://" in path
+
+
+def is_greedy(sampling: Mapping[str, Any]) -> bool:
+    """Whether the same prompt always gets the same answer, up to rounding."""
+    return bool(sampling["temperature"] == 0 or sampling["top_k"] == 1)
 
 
 def _all_or_some(top_k: int) -> int:
@@ -188,6 +194,15 @@ class RunConfig(Section):
     progress_period_s: Seconds = 10.0
 
 
+class AuditConfig(Section):
+    """A share of the documents done again with full KV, to see what compression cost."""
+
+    fraction: Ratio = 0.0
+    seed: int = 0
+    repeat_documents: Annotated[int, Field(ge=0)] = 16
+    warn_below_rouge_l: Ratio = 0.5
+
+
 class JobConfig(Section):
     """The whole configuration; ``engine`` goes to ``sglang.Engine`` as it is."""
 
@@ -199,6 +214,7 @@ class JobConfig(Section):
     engines: EnginesConfig = EnginesConfig()
     output: OutputConfig
     run: RunConfig = RunConfig()
+    audit: AuditConfig = AuditConfig()
 
     @field_validator("engine")
     @classmethod
@@ -218,6 +234,25 @@ class JobConfig(Section):
                 "remove it: documents that are too long get a row that says so",
             )
         return engine
+
+    @field_validator("audit")
+    @classmethod
+    def _compares_what_compression_changed(
+        cls, audit: AuditConfig, info: ValidationInfo
+    ) -> AuditConfig:
+        engine, sampling = info.data.get("engine"), info.data.get("sampling")
+        off = "pass --set audit.fraction=0"
+        if audit.fraction and engine and (engine.get("kv_policy") or "none") == "none":
+            raise broken_rule(
+                "be off with engine.kv_policy none, which compresses nothing",
+                f"choose a policy or {off}",
+            )
+        if audit.fraction and sampling and not is_greedy(sampling.model_dump()):
+            raise broken_rule(
+                "be off with random sampling, where answers differ without compression, too",
+                f"pass --set sampling.temperature=0 or {off}",
+            )
+        return audit
 
     @property
     def model_name(self) -> str:

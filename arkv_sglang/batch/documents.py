@@ -19,11 +19,13 @@ from arkv_sglang.batch.types import BadDocument, Document, Source, describe
 Reader = Callable[[str, dict[str, Any]], Document]
 
 
-def open_documents(config: InputConfig, models: Collection[str] = ()) -> Source:
+def open_documents(
+    config: InputConfig, models: Collection[str] = (), only: Collection[str] | None = None
+) -> Source:
     """Check the input at once (ConfigError), then return an iterator that reads it lazily.
 
     ``models`` are the names by which an OpenAI request may ask for the engine's model (none: any
-    will do)."""
+    will do). With ``only``, documents of other ids are passed over, and files of text not read."""
     kind, files = find_files(config)
     read: Reader = partial(_read_columns, config)
     id_column = config.id_column
@@ -40,7 +42,7 @@ def open_documents(config: InputConfig, models: Collection[str] = ()) -> Source:
         if kind == "openai":
             read, id_column = partial(read_request, models), "custom_id"
     read_id = partial(_read_id, id_column, config.text_column)
-    return itertools.islice(_documents(records, read_id, read), config.limit)
+    return itertools.islice(_documents(records, read_id, read, only), config.limit)
 
 
 def _file_records(files: list[InputFile], sandbox: Sandbox) -> Iterator[Record]:
@@ -50,12 +52,15 @@ def _file_records(files: list[InputFile], sandbox: Sandbox) -> Iterator[Record]:
 
 
 def _documents(
-    records: Iterator[Record], read_id: Callable[[dict[str, Any]], str], read: Reader
+    records: Iterator[Record],
+    read_id: Callable[[dict[str, Any]], str],
+    read: Reader,
+    only: Collection[str] | None,
 ) -> Source:
     """Every doc_id once, a stand-in for a missing one included: it is a key of the output."""
     used: set[str] = set()
     for place, record in records:
-        document: Document | BadDocument
+        fault = None
         try:
             if isinstance(record, str):
                 raise ValueError(record)
@@ -63,14 +68,14 @@ def _documents(
             if doc_id in used:
                 raise ValueError(f"doc_id {doc_id!r} was already used in this input")
         except ValueError as error:
-            document = BadDocument(_unused(place, used), str(error))
-        else:
-            document = _document(doc_id, record, read)
-        used.add(document.doc_id)
-        yield document
+            doc_id = _unused(place, used)
+            fault = BadDocument(doc_id, str(error))
+        used.add(doc_id)
+        if only is None or doc_id in only:
+            yield fault or _document(doc_id, record, read)
 
 
-def _document(doc_id: str, record: dict[str, Any], read: Reader) -> Document | BadDocument:
+def _document(doc_id: str, record: Any, read: Reader) -> Document | BadDocument:
     try:
         document = read(doc_id, record)
         if not document.text.strip():

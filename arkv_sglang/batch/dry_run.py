@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from arkv_sglang.batch import rows
+from arkv_sglang.batch.audit_choice import num_audited
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.kv_plan import KVPlanner
 from arkv_sglang.batch.model_shape import load_model_shape
@@ -146,6 +147,7 @@ class DryRun:
             "kv": [asdict(line) for line in planner.plan(lengths)] if planner and lengths else [],
             "window_docs": config.engines.window_docs,
             "when": own.when if own else None,
+            "audit": self._audit(fits, lengths),
             "time": self._time(lengths) if lengths else None,
         }
 
@@ -181,6 +183,23 @@ class DryRun:
         context = self._shape.context_tokens
         info = EngineInfo(context, memory["capacity_tokens"] if memory else context, device="")
         return info.max_prompt_tokens(self._config.sampling.max_new_tokens)
+
+    def _audit(self, num_documents: int, lengths: Sequence[int]) -> dict[str, Any] | None:
+        """Those done again with full KV, by the average of all; ``lengths`` in tokens, of all
+        requests. At the pace of the run: with full KV it is slower."""
+        audit = self._config.audit
+        count = num_audited(num_documents, audit.fraction)
+        if not count:
+            return None
+        num_answers = count + min(count, audit.repeat_documents)
+        time = self._time(lengths)
+        share = num_answers / num_documents
+        return {
+            "documents": count,
+            "repeat_documents": num_answers - count,
+            "prompt_tokens": round(share * sum(lengths)),
+            "least_s": time["start_s"] + share * time["generating_s"] if time else None,
+        }
 
     def _time(self, lengths: Sequence[int]) -> dict[str, Any] | None:
         pace, num_engines = self._pace, self._config.engines.count

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
@@ -21,18 +22,23 @@ from arkv_sglang.batch.types import RunFailed, describe
 from arkv_sglang.config import ConfigError
 
 PARTS = "summaries"
+# What became of each request of documents in several.
 CHUNKS = "chunks"
+# Of the audit: answers with full KV, and some of them once more.
+FULL_KV, FULL_KV_AGAIN = "audit", "audit_again"
+GROUPS = (PARTS, CHUNKS, FULL_KV, FULL_KV_AGAIN)
 PARQUET = ".parquet"
 MERGED = "summaries.parquet"
 DEAD_LETTERS = "dead_letter.parquet"
 TELEMETRY = "telemetry.parquet"
+AUDITED = "audit.parquet"
 MANIFEST = "manifest.json"
 REPORTS = ("report.json", "report.html")
 RESPONSES = "responses.jsonl"
 # Made of the part files, and stale without them. The manifest tells of earlier attempts, too.
-DERIVED = (MERGED, DEAD_LETTERS, TELEMETRY, *REPORTS, RESPONSES)
+DERIVED = (MERGED, DEAD_LETTERS, TELEMETRY, AUDITED, *REPORTS, RESPONSES)
 
-_NUMBER = re.compile(r"part-(\d{5})-")
+_NUMBER = re.compile(rf"(?:{'|'.join(GROUPS)})/part-(\d{{5}})-")
 _FAILURES = (pa.ArrowException, OSError)
 
 
@@ -65,9 +71,8 @@ class OutputFolder:
             ) from None
 
     def _open(self, config: OutputConfig) -> None:
-        in_parts, beside = self.store.names(PARTS), self.store.names()
-        if self.store.has_folder(CHUNKS):
-            in_parts += self.store.names(CHUNKS)
+        in_parts = [name for group in GROUPS for name in self._in(group)]
+        beside = self.store.names()
         for name in (*in_parts, *beside):
             if is_torn(name):
                 self.store.delete(name)
@@ -114,15 +119,14 @@ class OutputFolder:
         with self.create(name) as file:
             pq.write_table(table, file, compression="zstd")
 
-    def write_part(self, kind: str, number: int, table: pa.Table) -> None:
-        """Commit rows to PARTS or CHUNKS. Names sort by attempt and then by number, and so in
-        time."""
+    def write_part(self, number: int, table: pa.Table, group: str = PARTS) -> None:
+        """Commit rows. Names sort by attempt and then by number, and so in time."""
         self.drop_earlier()
-        if kind != PARTS:
+        if group != PARTS:
             # Few runs need it, so it is not there from the beginning.
-            with self._changing(f"{kind} could not be made"):
-                self.store.make_folder(kind)
-        self.write_table(f"{kind}/part-{self.attempt}-{number:05d}.parquet", table)
+            with self._changing(f"{group} could not be made"):
+                self.store.make_folder(group)
+        self.write_table(f"{group}/part-{self.attempt}-{number:05d}.parquet", table)
 
     def drop_earlier(self) -> None:
         """Remove what this run replaces. Raises RunFailed."""
@@ -145,13 +149,16 @@ class OutputFolder:
 
     # Reading
 
-    def parts(self, kind: str = PARTS) -> list[str]:
+    def parts(self, group: str = PARTS) -> list[str]:
         """The part files in the order of their commits, without those that are replaced. Raises
         RunFailed."""
         with self.reading():
-            has_some = kind == PARTS or self.store.has_folder(kind)
-            found = self.store.names(kind) if has_some else []
+            found = self._in(group)
         return [n for n in found if n.endswith(PARQUET) and n not in self._earlier]
+
+    def _in(self, group: str) -> list[str]:
+        # The first is there from the beginning, so without it something is wrong.
+        return self.store.names(group, missing_ok=group != PARTS)
 
     def rows(self, parts: list[str], schema: pa.Schema = ROW_SCHEMA) -> pads.Dataset:
         """Their rows, in that order; columns that a part lacks are null."""
@@ -159,17 +166,24 @@ class OutputFolder:
         nullable = pa.schema([field.with_nullable(True) for field in schema])
         return pads.dataset(paths, schema=nullable, format="parquet", filesystem=self.store.fs)
 
-    def own_rows(self, columns: list[str]) -> pa.Table:
+    def own_rows(self, columns: list[str], group: str = PARTS) -> pa.Table:
         """What this attempt committed."""
-        prefix = f"{PARTS}/part-{self.attempt}-"
-        own = [name for name in self.parts() if name.startswith(prefix)]
+        prefix = f"{group}/part-{self.attempt}-"
+        own = [name for name in self.parts(group) if name.startswith(prefix)]
         with self.reading():
             return self.rows(own).to_table(columns=columns)
 
-    def read_table(self, name: str, columns: list[str]) -> pa.Table:
+    def read_table(
+        self, name: str, columns: list[str], rows: pc.Expression | None = None
+    ) -> pa.Table:
+        """A derived table, or of its rows those for which the expression holds."""
         with self.reading():
             return pq.read_table(
-                self.store.path(name), columns=columns, filesystem=self.store.fs, partitioning=None
+                self.store.path(name),
+                columns=columns,
+                filters=rows,
+                filesystem=self.store.fs,
+                partitioning=None,
             )
 
     @contextmanager

@@ -17,8 +17,8 @@ from arkv_sglang.batch.task import SINGLE
 from arkv_sglang.batch.types import RunFailed, describe
 from arkv_sglang.config import load_config as load_policy
 
-# Where documents come from and rows go to, and how the work is spread.
-OTHER_SECTIONS = {"input", "engines", "output", "run"}
+# Where documents come from and rows go to, how the work is spread, and how it is judged.
+OTHER_SECTIONS = {"input", "engines", "output", "run", "audit"}
 
 # Settings of SGLang that change no answer, or only as load does (which requests share a batch
 # changes the rounding of bf16 sums), so that a run which met the limits of its memory may resume

@@ -47,7 +47,7 @@ class Manifest:
             "documents_skipped": None,
         }
         snapshot = config.snapshot()
-        self._data = {
+        self._data: dict[str, Any] = {
             "format": FORMAT,
             "config_hash": self.config_hash,
             "config": snapshot,
@@ -58,6 +58,12 @@ class Manifest:
             "configs": {**earlier["configs"], self.config_hash: snapshot},
             "attempts": [*self._attempts, self._attempt],
         }
+
+    def add_config(self, config: JobConfig) -> str:
+        """Tell of a configuration that other rows of this attempt were made with; its hash."""
+        name = config_hash(config)
+        self._data["configs"][name] = config.snapshot()
+        return name
 
     def begin(self) -> None:
         """Raises RunFailed."""

@@ -29,7 +29,7 @@ def write_merged(folder: OutputFolder, ledger: Ledger) -> int:
         )
     failed: list[pa.Table] = []
     with folder.create(MERGED) as file, pq.ParquetWriter(file, ROW_SCHEMA) as writer:
-        for rows in _rows_that_count(folder, parts, current):
+        for rows in rows_that_count(folder, parts, current):
             writer.write_table(rows)
             failed.append(_dead_letters(rows, current))
     folder.write_table(DEAD_LETTERS, pa.concat_tables([DEAD_LETTER_SCHEMA.empty_table(), *failed]))
@@ -37,12 +37,13 @@ def write_merged(folder: OutputFolder, ledger: Ledger) -> int:
     return len(known - ledger.hashes.keys())
 
 
-def _rows_that_count(
+def rows_that_count(
     folder: OutputFolder, parts: list[str], current: dict[Key, Outcome]
 ) -> Iterator[pa.Table]:
+    """The row of each key, in the order of the parts; one batch at a time. Raises RunFailed."""
     if not parts:
         return
-    positions = np.sort([outcome.position for outcome in current.values()])
+    positions = np.sort(np.array([each.position for each in current.values()], dtype=np.int64))
     begin = 0
     with folder.reading():
         for batch in folder.rows(parts).to_batches():

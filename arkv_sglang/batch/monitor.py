@@ -46,16 +46,22 @@ class Series:
 
 
 class Monitor:
-    """Samples and progress of a scheduler's run, until cancelled."""
+    """Samples and progress of a scheduler's run, until cancelled. ``label`` is the progress's."""
 
     def __init__(
-        self, scheduler: Scheduler, tally: Tally, mirror: Mirror, say: Callable[[str], None]
+        self,
+        scheduler: Scheduler,
+        tally: Tally,
+        mirror: Mirror,
+        say: Callable[[str], None],
+        label: str = "",
     ) -> None:
         self.series = {lane.engine.name: Series() for lane in scheduler.lanes}
         self._scheduler = scheduler
         self._tally = tally
         self._mirror = mirror
         self._say = say
+        self._label = label
         self._started = time.monotonic()
         self._complaints: set[str] = set()
 
@@ -140,6 +146,7 @@ class Monitor:
             kv_original_bytes=self._kv_bytes("original"),
             kv_quantized_bytes=self._kv_bytes("quantized"),
             left_s=self._left_s(busy_s),
+            label=self._label,
         )
 
     def _left_s(self, busy_s: float | None) -> float | None:

@@ -13,8 +13,8 @@ import pyarrow.fs as pafs
 from pydantic import BaseModel, ValidationError
 
 from arkv_sglang.batch.config import JobConfig, is_uri
+from arkv_sglang.batch.phase import limits
 from arkv_sglang.batch.redact import redact
-from arkv_sglang.batch.run import limits
 from arkv_sglang.batch.scheduler import Scheduler
 from arkv_sglang.batch.types import OK, Document, Engine, PromptBuilder, Row, RunFailed, describe
 from arkv_sglang.config import ConfigError

@@ -36,10 +36,11 @@ class Progress:
     kv_original_bytes: float = 0
     kv_quantized_bytes: float = 0
     left_s: float | None = None
+    label: str = ""
 
     @property
     def documents(self) -> str:
-        return f"{self.done}/{self.known}{'' if self.read_all else '+'}"
+        return f"{self.label}{self.done}/{self.known}{'' if self.read_all else '+'}"
 
     def parts(self) -> list[str]:
         """Everything but how many documents are done."""

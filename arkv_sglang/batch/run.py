@@ -1,4 +1,4 @@
-"""A whole run: schedule, watch, commit, report. Engines are handed in, so no Ray in here."""
+"""A whole run: schedule, watch, commit, report, audit. Engines are handed in, so no Ray in here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
-from arkv_sglang.batch.commit import Committer
+from arkv_sglang.batch.audit import Audit, AuditMeans
+from arkv_sglang.batch.audit_choice import full_kv
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.folder import (
     DEAD_LETTERS,
@@ -25,32 +25,22 @@ from arkv_sglang.batch.folder import (
     TELEMETRY,
     OutputFolder,
 )
-from arkv_sglang.batch.lane import Lane
 from arkv_sglang.batch.manifest import FAILED, STOPPED, SUCCEEDED, Manifest
 from arkv_sglang.batch.merge import write_merged
-from arkv_sglang.batch.metrics import Mirror, NoMirror
-from arkv_sglang.batch.monitor import Monitor
+from arkv_sglang.batch.metrics import Mirror
 from arkv_sglang.batch.openai_responses import COLUMNS, responses
 from arkv_sglang.batch.outcome import check_outcome
-from arkv_sglang.batch.progress import Display, Lines
+from arkv_sglang.batch.phase import Job, Phase
+from arkv_sglang.batch.progress import Display
 from arkv_sglang.batch.recall import read_answers
+from arkv_sglang.batch.redact import redact_uris
 from arkv_sglang.batch.resume import Ledger, finished, read_outcomes
-from arkv_sglang.batch.scheduler import Limits, Scheduler
 from arkv_sglang.batch.schema import ROW_SCHEMA
-from arkv_sglang.batch.strategy import Strategy
-from arkv_sglang.batch.tally import Tally
 from arkv_sglang.batch.task import Recall
-from arkv_sglang.batch.types import (
-    Chunk,
-    Engine,
-    PartBuilder,
-    Row,
-    RunFailed,
-    Source,
-    describe,
-)
+from arkv_sglang.batch.types import Engine, PartBuilder, RunFailed, Source, describe
 from arkv_sglang.batch.versions import package_versions
 from arkv_sglang.report.aggregate import build_report
+from arkv_sglang.report.audit import not_run
 from arkv_sglang.report.html import render_html
 from arkv_sglang.report.table import format_table
 
@@ -64,77 +54,52 @@ async def run_job(
     say: Callable[[str], None],
     display: Display | None = None,
     make_mirror: Callable[[str], Mirror] | None = None,
+    audit_means: AuditMeans | None = None,
 ) -> dict[str, Any]:
-    """Run every document that is not done yet, write the output, return the report. Raises
-    RunFailed, with all committed rows in place, as they also are when it is cancelled.
+    """Run every document that is not done yet, write the output, audit it if asked to, return the
+    report. Raises RunFailed, with all committed rows in place, as they also are when it is
+    cancelled.
 
     Engines are made once the folder is known to be in order.
     Without a ``display`` progress is said, line by line. ``make_mirror``: for
-    metrics, from the id of the run.
+    metrics, from the id of the run. ``audit_means`` must be given if ``audit.fraction`` is not 0.
     """
     started_at, started = datetime.now(UTC), time.monotonic()
+    job = Job(config, prompts, folder, say, display, make_mirror)
     manifest = Manifest(folder, config, package_versions())
+    audit = None
+    if config.audit.fraction:
+        assert audit_means is not None, "an audit needs documents and engines of its own"
+        audit = Audit(job, audit_means, manifest.add_config(full_kv(config)))
     ledger, recall = _resume(folder, config, manifest.config_hash, say)
-    committer = Committer(folder, ledger, config.output)
-    tally = Tally()
-    mirror = make_mirror(folder.attempt) if make_mirror else NoMirror()
+    mirror = job.mirror(folder.attempt)
     manifest.begin()
-    broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def emit(row: Row) -> None:
-        with _breaking(broken):
-            # Before an engine is up nothing is done that is worth an earlier run's results.
-            committer.add(row, hold=not scheduler.has_started)
-        tally.add(row)
-        mirror.row(row)
-
-    def emit_chunk(chunk: Chunk) -> None:
-        with _breaking(broken):
-            committer.add_chunk(chunk)
-
-    source = ledger.unfinished(source)
-    strategy = Strategy(config.strategy, prompts, recall)
-    scheduler = Scheduler(
-        list(make_engines()), source, prompts, emit, limits(config), strategy, emit_chunk
-    )
-    monitor = Monitor(scheduler, tally, mirror, say)
+    phase = Phase(job, ledger, make_engines(), ledger.unfinished(source), mirror, recall=recall)
 
     def end(outcome: str, reason: str | None = None) -> None:
-        manifest.end(outcome, reason, tally.all.by_status, ledger.skipped)
+        manifest.end(outcome, reason, phase.tally.all.by_status, ledger.skipped)
 
     try:
-        with display or Lines(say, config.run.progress_period_s) as shown:
-            await _run_watched(scheduler, monitor, shown, config, folder, broken)
-        committer.commit()
-        say(monitor.progress().line())
+        await phase.run()
         run = {
             "id": folder.attempt,
             "started_at": started_at.isoformat(timespec="seconds"),
             "wall_s": time.monotonic() - started,
             "documents_skipped": ledger.skipped,
         }
-        records = [_engine_record(lane, monitor, started) for lane in scheduler.lanes]
-        report = _write_results(folder, ledger, run, records, config, say)
+        engines = phase.engine_records(started)
+        report = _write_results(folder, ledger, run, engines, config, say)
+        failure = _why_failed(report, config)
+        if audit is not None and failure is None:
+            await _audit(audit, folder, report, engines)
     except asyncio.CancelledError:
-        if scheduler.has_started:
-            committer.commit()
         end(STOPPED)
         raise
     except Exception as error:
-        # What failed may be the commits themselves; the reason for the end is the first one.
         with contextlib.suppress(RunFailed):
-            if scheduler.has_started:
-                committer.commit()
             end(FAILED, describe(error))
         raise
-    finally:
-        ledger.stop()
-    try:
-        check_outcome(report, config.run.max_failure_rate)
-    except RunFailed as error:
-        end(FAILED, str(error))
-    else:
-        end(SUCCEEDED)
+    end(SUCCEEDED if failure is None else FAILED, failure)
     return report
 
 
@@ -152,84 +117,29 @@ def _resume(
     return Ledger(config_hash, done), read_answers(folder, config_hash, done)
 
 
-def limits(config: JobConfig) -> Limits:
-    return Limits(
-        max_new_tokens=config.sampling.max_new_tokens,
-        window_docs=config.engines.window_docs,
-        window_tokens=config.engines.window_tokens,
-        lookahead_docs=config.run.lookahead_docs,
-        group_prefixes=config.run.group_prefixes,
-        request_timeout_s=config.run.request_timeout_s,
-        max_restarts=config.engines.max_restarts,
-        min_engines=config.engines.min_engines,
-    )
-
-
-async def _run_watched(
-    scheduler: Scheduler,
-    monitor: Monitor,
-    display: Display,
-    config: JobConfig,
-    folder: OutputFolder,
-    broken: asyncio.Future[None],
-) -> None:
-    running = asyncio.ensure_future(scheduler.run())
-    watchers = (
-        asyncio.ensure_future(monitor.sample_every(config.run.sample_period_s)),
-        asyncio.ensure_future(monitor.show_every(display.period_s, display.show)),
-        asyncio.ensure_future(_watch_fence(folder, broken)),
-    )
+def _why_failed(report: dict[str, Any], config: JobConfig) -> str | None:
     try:
-        await asyncio.wait((running, broken), return_when=asyncio.FIRST_COMPLETED)
-        if broken.done():
-            broken.result()
-        running.result()
-        # So that even the shortest run has figures.
-        monitor.mirror_state()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(30):
-                await asyncio.gather(*map(monitor.sample_once, scheduler.lanes))
-    finally:
-        for task in (running, *watchers):
-            task.cancel()
-        await asyncio.gather(running, *watchers, return_exceptions=True)
-
-
-async def _watch_fence(folder: OutputFolder, broken: asyncio.Future[None]) -> None:
-    """A commit would notice, too, but engines should not work in vain until then."""
-    while folder.lost is None:
-        await asyncio.sleep(1)
-    _break(broken, folder.lost)
-
-
-@contextlib.contextmanager
-def _breaking(broken: asyncio.Future[None]) -> Iterator[None]:
-    """What cannot be committed ends the run."""
-    try:
-        yield
+        check_outcome(report, config.run.max_failure_rate)
     except RunFailed as error:
-        _break(broken, error)
+        return str(error)
+    return None
 
 
-def _break(broken: asyncio.Future[None], error: RunFailed) -> None:
-    if not broken.done():
-        broken.set_exception(error)
-
-
-def _engine_record(lane: Lane, monitor: Monitor, started: float) -> dict[str, Any]:
-    series = monitor.series[lane.engine.name]
-    ready, done = lane.ready_at, lane.last_done_at
-    return {
-        "name": lane.engine.name,
-        "info": asdict(lane.info) if lane.info else None,
-        "gone": lane.gone,
-        "deaths": lane.deaths,
-        "ready_s": None if ready is None else ready - started,
-        "done_s": None if done is None else done - started,
-        "samples": series.to_the_end(),
-        "peaks": series.peaks,
-        "last": series.last,
-    }
+async def _audit(
+    audit: Audit, folder: OutputFolder, report: dict[str, Any], engines: list[dict[str, Any]]
+) -> None:
+    """Add the audit to the report. Raises RunFailed when there was none, which the report then
+    says."""
+    try:
+        report["audit"] = await audit.run()
+    except RunFailed as error:
+        report["audit"] = not_run(redact_uris(describe(error)))
+        _write_report(folder, report, engines)
+        raise RunFailed(
+            f"the audit failed, and all else is complete: {error}; "
+            "run again to repeat it, or pass --set audit.fraction=0"
+        ) from None
+    _write_report(folder, report, engines)
 
 
 def _write_results(
@@ -245,10 +155,10 @@ def _write_results(
     columns = [name for name in ROW_SCHEMA.names if name != "summary"]
     rows, merged = folder.own_rows(columns), folder.read_table(MERGED, columns)
     report = build_report(rows, run, engines, config.snapshot(), package_versions(), merged)
-    series = {engine["name"]: engine["samples"] for engine in engines}
-    folder.write_table(TELEMETRY, _telemetry_table(series))
-    folder.write("report.json", json.dumps(report, indent=2, allow_nan=False).encode())
-    folder.write("report.html", render_html(report, series).encode())
+    if config.audit.fraction:
+        report["audit"] = not_run("the run ended before it did; run again")
+    folder.write_table(TELEMETRY, _telemetry_table(_samples(engines)))
+    _write_report(folder, report, engines)
     say(format_table(report))
     if left_out:
         say(f"{left_out:,} documents that this input does not have are in {PARTS}/ only")
@@ -260,6 +170,17 @@ def _write_results(
     for name in names:
         say(folder.path(name))
     return report
+
+
+def _write_report(
+    folder: OutputFolder, report: dict[str, Any], engines: list[dict[str, Any]]
+) -> None:
+    folder.write("report.json", json.dumps(report, indent=2, allow_nan=False).encode())
+    folder.write("report.html", render_html(report, _samples(engines)).encode())
+
+
+def _samples(engines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    return {engine["name"]: engine["samples"] for engine in engines}
 
 
 def _telemetry_table(series: dict[str, list[dict[str, Any]]]) -> pa.Table:

@@ -68,3 +68,32 @@ DEAD_LETTER_SCHEMA = pa.schema(
         *_STAMP,
     ]
 )
+
+AUDIT_SCHEMA = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field("rouge_l", pa.float64()),
+        pa.field("is_equal", pa.bool_()),
+        pa.field("prefix_ratio", pa.float64()),
+        pa.field("length_ratio", pa.float64()),
+        pa.field("summary", pa.string(), nullable=False),
+        pa.field("full_kv_summary", pa.string()),
+        pa.field("prompt_tokens", pa.int64()),
+        pa.field("output_tokens", pa.int64()),
+        pa.field("full_kv_output_tokens", pa.int64()),
+        pa.field("finish_reason", pa.string()),
+        pa.field("full_kv_finish_reason", pa.string()),
+        pa.field("kv_bytes", pa.int64()),
+        pa.field("kv_bf16_bytes", pa.int64()),
+        pa.field("again_summary", pa.string()),
+        pa.field("again_cached_tokens", pa.int64()),
+        pa.field("again_rouge_l", pa.float64()),
+        pa.field("again_is_equal", pa.bool_()),
+        pa.field("again_prefix_ratio", pa.float64()),
+        pa.field("doc_hash", pa.string(), nullable=False),
+        pa.field("config_hash", pa.string(), nullable=False),
+        pa.field("full_kv_config_hash", pa.string(), nullable=False),
+    ]
+)

@@ -41,14 +41,12 @@ class Store:
     def make_folder(self, name: str = "") -> None:
         self.fs.create_dir(self.path(name), recursive=True)
 
-    def has_folder(self, name: str) -> bool:
-        [info] = self.fs.get_file_info([self.path(name)])
-        return bool(info.type == pafs.FileType.Directory)
-
-    def names(self, folder: str = "") -> list[str]:
-        """The files in ``folder``, sorted, without those of the folders in it."""
+    def names(self, folder: str = "", missing_ok: bool = False) -> list[str]:
+        """The files in ``folder``, sorted, without those of the folders in it. If ``missing_ok``,
+        there may be no such folder."""
         prefix = f"{folder}/" if folder else ""
-        found = self.fs.get_file_info(pafs.FileSelector(self.path(folder)))
+        selector = pafs.FileSelector(self.path(folder), allow_not_found=missing_ok)
+        found = self.fs.get_file_info(selector)
         return sorted(prefix + info.base_name for info in found if info.is_file)
 
     def read(self, name: str) -> bytes:

@@ -47,7 +47,8 @@ def build_report(
     """Everything that report.json holds. ``rows`` are those that this attempt committed; an engine
     record has name, info, deaths, gone, ready_s and done_s (seconds since the run began), peaks,
     samples. ``merged``: one row for each document of the input, also those that earlier attempts
-    did: its documents are counted in the totals, and its failures told.
+    did: its documents are counted in the totals, and its failures told. ``audit`` is left open, as
+    it comes after the report.
 
     Peaks are those of the samples. In the totals they are sums over the engines."""
     per_engine = [_engine(rows, engine) for engine in engines]
@@ -77,6 +78,7 @@ def build_report(
         .slice(0, MAX_FAILURES)
         .to_pylist(),
         "failures_left_out": max(0, failed.num_rows - MAX_FAILURES),
+        "audit": None,
         "config": dict(config),
         "versions": dict(versions),
     }

@@ -50,6 +50,7 @@ def _parts(plan: Mapping[str, Any]) -> Iterator[RenderableType]:
     elif plan["kv_unknown"]:
         yield Text(f"KV memory is not reckoned: {plan['kv_unknown']}.", style="yellow")
     yield ""
+    yield from _audit(plan)
     yield from _time(plan)
 
 
@@ -124,6 +125,16 @@ def _kv_notes(plan: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _audit(plan: Mapping[str, Any]) -> Iterator[str]:
+    if audit := plan["audit"]:
+        yield (
+            f"Audit: {audit['documents']:,} documents again with full KV, and "
+            f"{audit['repeat_documents']:,} of them twice, about {audit['prompt_tokens']:,} prompt "
+            "tokens."
+        )
+        yield ""
+
+
 def _time(plan: Mapping[str, Any]) -> Iterator[RenderableType]:
     time = plan["time"]
     if time is None:
@@ -137,6 +148,8 @@ def _time(plan: Mapping[str, Any]) -> Iterator[RenderableType]:
     table.add_row("starting engines", show_duration(time["start_s"]))
     table.add_row("generating", show_duration(time["generating_s"]))
     table.add_row("in all, about", show_duration(time["all_s"]), style="bold")
+    if audit := plan["audit"]:
+        table.add_row("and its audit, at least", show_duration(audit["least_s"]))
     yield table
     for warning in time["warnings"]:
         yield Text(f"Careful: {warning}.", style="yellow")

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow.fs as pafs
 
 import arkv_sglang.batch.folder
+from arkv_sglang.batch.audit import AuditMeans
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.documents import open_documents
 from arkv_sglang.batch.folder import OutputFolder
@@ -45,6 +46,7 @@ class Plan:
     corpus: Path
     out: Path
     output: dict[str, Any] = field(default_factory=dict)
+    audit: dict[str, Any] = field(default_factory=dict)
     document_s: float = 0.005
     shared: bool = False
     max_file_bytes: int | None = None
@@ -65,11 +67,12 @@ class Plan:
         return JobConfig.model_validate(
             {
                 "input": {"path": str(self.corpus)},
-                "engine": {"model_path": "some/model"},
+                "engine": {"model_path": "some/model", "kv_policy": "arkv"},
                 "engines": {"window_docs": 2, "count": self.engines or 1},
                 "strategy": {"kind": self.strategy},
                 "output": {"dir": str(self.out), "rows_per_part": 7} | self.output,
                 "run": {"max_failure_rate": 0.5, "lookahead_docs": 20},
+                "audit": self.audit,
             }
         )
 
@@ -118,7 +121,12 @@ def drive(plan: Plan, log: Path) -> None:
         sys.exit(FAILED)
     with closing(folder):
         source = open_documents(config.input)
-        run = run_job(config, plan.make_engines, source, FakePrompts(), folder, say)
+        means = AuditMeans(
+            lambda ids: open_documents(config.input, (), ids), lambda full: [Echo(plan.document_s)]
+        )
+        run = run_job(
+            config, plan.make_engines, source, FakePrompts(), folder, say, audit_means=means
+        )
         code = run_to_end(run, config.run.max_failure_rate, say)
     sys.exit(code)
 

@@ -20,6 +20,7 @@ GOOD: dict[str, Any] = {
     },
     "output": {"dir": "/out"},
 }
+NO_POLICY = ["engine.kv_policy=none", "engine.kv_policy_config=null"]
 
 
 @pytest.fixture
@@ -91,6 +92,11 @@ def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None
             "must use the variables summary and text and no other than summary, text, title and ",
         ),
         ("prompt.template={{ text | no }}", r"a Jinja2 template \(No filter named 'no'.\), got"),
+        (
+            "audit={fraction: 0.1, seed: x}",
+            "audit.seed must be a valid integer, got 'x'; ",
+        ),
+        ("audit.fraction=2", "audit.fraction must be less than or equal to 1, got 2; "),
     ],
 )
 def test_each_mistake_is_one_sentence(path: Path, override: str, message: str) -> None:
@@ -177,3 +183,25 @@ def test_snapshots_blank_secrets_and_nothing_else() -> None:
     }
     assert config.output.dir == "s3://me:s@bucket/out"
     json.dumps(config.snapshot(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (NO_POLICY, "audit must be off with engine.kv_policy none, which .* got {"),
+        (["sampling.temperature=0.3"], "audit must be off with random sampling, where answers"),
+    ],
+)
+def test_an_audit_that_would_say_nothing_is_refused(
+    path: Path, overrides: list[str], message: str
+) -> None:
+    audited = ["engine.kv_policy=arkv", "audit.fraction=0.05"]
+    assert load_config(path, audited).audit.fraction == 0.05
+    assert load_config(path, [*overrides, "audit.fraction=0"]).audit.fraction == 0
+    with pytest.raises(ConfigError, match=message):
+        load_config(path, [*audited, *overrides])
+
+
+def test_one_most_likely_token_is_no_random_sampling(path: Path) -> None:
+    overrides = ["engine.kv_policy=arkv", "sampling.temperature=0.3", "sampling.top_k=1"]
+    assert load_config(path, [*overrides, "audit.fraction=1"]).audit.fraction == 1

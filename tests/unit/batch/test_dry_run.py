@@ -123,6 +123,23 @@ def test_a_probe_gives_the_pace_and_the_memory_of_an_engine(config: dict[str, An
     assert "so a full engine may be faster" in time["warnings"][0]
 
 
+def test_an_audit_is_planned_by_the_average_document(config: dict[str, Any]) -> None:
+    assert dry(config).plan()["audit"] is None
+    config["audit"] = {"fraction": 0.5, "repeat_documents": 2}
+    run = dry(config)
+    audit = run.plan()["audit"]
+    # Of five that fit three are done again, and two of these twice.
+    assert audit == {
+        "documents": 3,
+        "repeat_documents": 2,
+        "prompt_tokens": sum(LENGTHS[:5]),
+        "least_s": None,
+    }
+    asyncio.run(run.probe(FakeEngine()))
+    plan = run.plan()
+    assert plan["audit"]["least_s"] == pytest.approx(plan["time"]["all_s"])
+
+
 def test_a_probe_without_an_answer_fails_in_one_sentence(config: dict[str, Any]) -> None:
     run = dry(config, source=[Document("d", "text")])
     with pytest.raises(RunFailed, match="no answer of 1 documents; the first: the engine refused"):

@@ -88,3 +88,15 @@ def test_an_engine_that_is_down_holds_no_kv() -> None:
     assert monitor.progress().kv_original_bytes == 700
     lane.up = False
     assert monitor.progress().kv_original_bytes == 0
+
+
+def test_a_bar_serves_one_phase_after_another() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    bar = Bar(console)
+    for label, done in (("", 1000), ("audit: ", 7)):
+        with bar:
+            bar.show(replace(BUSY, done=done, label=label))
+            bar.refresh()
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "1000/1000 documents" in text and "audit: 7/1000 documents" in text

@@ -68,6 +68,12 @@ def test_documents_that_the_input_has_no_more_are_not_in_the_view(tmp_path: Path
     assert set(pq.read_table(tmp_path / "summaries")["doc_id"].to_pylist()) >= {"d1", "file#9"}
 
 
+def test_an_input_without_documents_has_an_empty_view(tmp_path: Path) -> None:
+    run(tmp_path, [QuietEngine()], documents("a"))
+    report, _ = run(tmp_path, [QuietEngine()], [])
+    assert report["totals"]["documents"]["all"] == 0 and view(tmp_path) == {}
+
+
 def test_another_configuration_has_rows_of_its_own(tmp_path: Path) -> None:
     other = {"sampling": {"max_new_tokens": 11}}
     assert len(seen(tmp_path, documents("a", "b"))) == 2

@@ -46,6 +46,7 @@ def plan() -> dict[str, Any]:
         "kv": [line("none", None), line("quantized, arkv", 0.25, is_configured=True)],
         "window_docs": 32,
         "when": "prefill",
+        "audit": None,
         "time": None,
     }
 
@@ -89,8 +90,12 @@ def test_with_memory_and_a_pace_it_says_how_many_and_how_long(plan: dict[str, An
         "generating_s": 7200.0,
         "all_s": 7361.0,
     }
+    plan["audit"] = {"documents": 250, "repeat_documents": 16, "prompt_tokens": 4_321}
+    plan["audit"]["least_s"] = 540.0
     text = printed(plan)
-    for figure in ("57", "12,000 tokens in bf16 (S)", "1,234.5", "2 min 41 s", "2 h 03 min"):
+    figures = ("57", "12,000 tokens in bf16 (S)", "1,234.5", "2 min 41 s", "2 h 03 min")
+    audit = ("250 documents again with full KV, and 16 of them twice", "9 min 00 s")
+    for figure in (*figures, *audit):
         assert figure in text.replace("\n", " ")
     assert "engines.window_docs is 32" in text and "Careful: it was short." in text
     assert MISSING_TIME not in text
