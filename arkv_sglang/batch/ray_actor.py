@@ -77,6 +77,8 @@ def start_engine(arguments: dict[str, Any]) -> Any:
     own = {
         # Load figures after every step, not every few, so that telemetry speaks of now.
         "load_snapshot_publish_interval": 1,
+        # An idle scheduler would keep a core busy, which others on the machine could use.
+        "sleep_on_idle": True,
         # A scheduler that fails sends it, and SGLang's handler would end this process at once,
         # before it can say what happened.
         "custom_sigquit_handler": signal.SIG_IGN,

@@ -102,7 +102,8 @@ def generate():
     return run
 
 
-@pytest.fixture(scope="session")
+# Not for the session: an idle engine would take a core from the tests of other folders.
+@pytest.fixture(scope="package")
 def one_engine() -> Iterator[OneEngine]:
     engine = OneEngine()
     yield engine

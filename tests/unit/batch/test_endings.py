@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from .drivers import Driver, Plan, finish
+
+# What ``ray job stop`` leaves.
+KILL_AFTER_S = 3
 
 
 @pytest.fixture
@@ -76,6 +80,21 @@ def ends_with_a_sentence(log: str, reason: str) -> None:
     assert sentence.startswith("output.dir must stay "), log
     assert any(each in sentence for each in reason.split("|")), log
     assert "Traceback" not in log
+
+
+def test_sigterm_commits_thousands_of_rows_before_ray_kills_the_driver(tmp_path: Path) -> None:
+    path = tmp_path / "documents.jsonl"
+    rows = ({"doc_id": f"d{n}", "text": f"text {n:05}"} for n in range(20_000))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    output = {"rows_per_part": 1_000_000, "part_period_s": 1000}
+    plan = Plan(path, tmp_path / "out", output=output, document_s=0, window_docs=64)
+    driver = Driver(plan)
+    driver.until_said("answered d5000\n")
+    sent = time.monotonic()
+    driver.send(signal.SIGTERM)
+    assert driver.wait() == 143
+    assert time.monotonic() - sent < KILL_AFTER_S
+    assert len(committed(plan.out)) >= 5000
 
 
 def test_sigterm_commits_what_is_done(plan: Plan) -> None:
