@@ -42,14 +42,14 @@ JOB_METRICS = (
         "arkv_job_documents_waiting",
         "gauge",
         "documents",
-        "documents that were read and wait for an engine",
+        "documents that were read and wait for an engine; of one in chunks each request",
         RUN_LABELS,
     ),
     Metric(
         "arkv_job_documents_in_flight",
         "gauge",
         "documents",
-        "documents that an engine holds",
+        "documents that an engine holds; of one in chunks each request",
         ENGINE_LABELS,
     ),
     Metric(

@@ -32,12 +32,9 @@ class Split:
     def map_reduce(self) -> Stages:
         """A summary of each chunk; then neighbours among them are combined, as many as fit, level
         by level, until one is left. Every level has fewer than the one before."""
-        chunks = self._chunks(self._whole, self.limit, "map")
-        steps = [
-            Step(request, 0, n, piece.begin, piece.end, f"chunk {n + 1} of {len(chunks)}")
-            for n, (piece, request) in enumerate(chunks)
-        ]
-        results = yield Stage(steps, len(chunks), self._combining_tokens(len(chunks)))
+        steps = self._mapping()
+        n_chunks = len(steps)
+        results = yield Stage(steps, n_chunks, self._combining_tokens(n_chunks))
         summaries = [
             Piece(result.text, step.begin, step.end)
             for step, result in zip(steps, results, strict=True)
@@ -47,7 +44,7 @@ class Split:
             level += 1
             groups = self._groups(summaries)
             steps = self._combining(groups, level)
-            results = yield Stage(steps, len(chunks), self._combining_tokens(len(groups)))
+            results = yield Stage(steps, n_chunks, self._combining_tokens(len(groups)))
             answers = iter(results)
             summaries = [
                 Piece(next(answers).text if request else group[0].text, *_range(group))
@@ -111,6 +108,13 @@ class Split:
             f"got {room}; shorten the template or prompt.system, lower sampling.max_new_tokens or "
             "strategy.overlap_tokens, or raise strategy.chunk_tokens"
         )
+
+    def _mapping(self) -> list[Step]:
+        chunks = self._chunks(self._whole, self.limit, "map")
+        return [
+            Step(request, 0, n, piece.begin, piece.end, f"chunk {n + 1} of {len(chunks)}")
+            for n, (piece, request) in enumerate(chunks)
+        ]
 
     def _groups(self, summaries: Sequence[Piece]) -> list[tuple[Sequence[Piece], Request | None]]:
         """Neighbours that fit in one request; one that is left alone needs none. Raises CannotSplit
