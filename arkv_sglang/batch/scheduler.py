@@ -10,18 +10,15 @@ import asyncio
 import itertools
 import math
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from arkv_sglang.batch import rows
+from arkv_sglang.batch.backlog import Backlog
 from arkv_sglang.batch.lane import Lane, Work, held_tokens
-from arkv_sglang.batch.split import CannotSplit
 from arkv_sglang.batch.strategy import Strategy
-from arkv_sglang.batch.task import Step, Task, task_of
+from arkv_sglang.batch.task import Task, task_of
 from arkv_sglang.batch.types import (
-    INVALID,
-    TOO_LONG,
     Chunk,
     Engine,
     EngineInfo,
@@ -74,13 +71,9 @@ class Scheduler:
         self._prompts = prompts
         self._emit = emit
         self._limits = limits
-        self._strategy = strategy
         self._emit_chunk = emit_chunk
-        self._open: set[Task] = set()
         self._waiting = Waiting(limits.max_new_tokens, len(engines), limits.group_prefixes)
-        self._cutting: set[Task] = set()
-        self._cut_one = asyncio.Lock()
-        self._suspects: deque[Work] = deque()
+        self._backlog = Backlog(self._waiting, strategy, emit, self._notify)
         self._victims: defaultdict[Task, list[Lane]] = defaultdict(list)
         self._primed = False
         self._changed = asyncio.Condition()
@@ -103,12 +96,12 @@ class Scheduler:
     @property
     def num_open(self) -> int:
         """Documents that have been read and have no row yet."""
-        return len(self._open)
+        return self._backlog.num_open
 
     @property
     def num_waiting(self) -> int:
         """Requests that wait for an engine, and documents that wait to be cut."""
-        return len(self._waiting) + len(self._suspects) + len(self._cutting)
+        return self._backlog.num_waiting
 
     @property
     def num_in_flight(self) -> int:
@@ -117,12 +110,8 @@ class Scheduler:
     @property
     def tokens_left(self) -> int:
         """Prompt tokens of what has been read and has no row yet."""
-        begun = itertools.chain(self._suspects, *(lane.in_flight for lane in self.lanes))
-        return (
-            self._waiting.prompt_tokens
-            + sum(work.request.prompt_tokens for work in begun)
-            + sum(task.later_tokens for task in self._open)
-        )
+        in_flight = itertools.chain.from_iterable(lane.in_flight for lane in self.lanes)
+        return self._backlog.prompt_tokens + sum(work.request.prompt_tokens for work in in_flight)
 
     async def lose_idle(self, lane: Lane, reason: str) -> None:
         """An engine died that was running nothing, so that no request tells of it."""
@@ -141,8 +130,7 @@ class Scheduler:
                 elif isinstance(item, Row):
                     self._emit(item)
                 else:
-                    self._open.add(item)
-                    self._push(item, item.advance())
+                    self._backlog.add(item)
                 self._primed |= self.read_all or self._is_full()
                 self._changed.notify_all()
                 if self.read_all:
@@ -153,12 +141,8 @@ class Scheduler:
         document = next(self._source, None)
         return None if document is None else task_of(document, self._prompts)
 
-    def _push(self, task: Task, steps: Iterable[Step]) -> None:
-        for step in steps:
-            self._waiting.push(Work(task, step))
-
     def _is_full(self) -> bool:
-        return len(self._waiting) + len(self._cutting) >= self._limits.lookahead_docs
+        return self._backlog.num_ahead >= self._limits.lookahead_docs
 
     # Engines
 
@@ -215,31 +199,27 @@ class Scheduler:
         if lane.in_flight and (is_on_trial or any(work.suspect for work in lane.in_flight)):
             return None
         # An engine that died shows that it is well before it costs a suspect its name.
-        if self._suspects and not lane.in_flight and not (is_on_trial and self._waiting):
-            return self._suspects.popleft()
+        if self._backlog.suspects and not lane.in_flight and not (is_on_trial and self._waiting):
+            return self._backlog.suspects.popleft()
         if not self._primed or len(lane.in_flight) >= self._limits.window_docs:
             return None
         while (work := self._waiting.offer(lane)) is not None:
             if not self._diverts(lane, work):
                 return self._take(lane, work)
-        if self._suspects and not lane.in_flight:
-            return self._suspects.popleft()
+        if self._backlog.suspects and not lane.in_flight:
+            return self._backlog.suspects.popleft()
         return None
 
     def _diverts(self, lane: Lane, work: Work) -> bool:
         """Whether it does not fit, and so is cut, or has its row."""
         assert lane.info is not None
-        task, tokens, new_tokens = work.task, work.request.prompt_tokens, work.answer_tokens
-        limit = self._max_prompt_tokens(task, lane.info, new_tokens)
-        if tokens <= limit:
+        if self._backlog.fits(work, lane.info):
             return False
-        self._waiting.remove(work)
+        infos = (each.info for each in self.lanes if each.info and each.gone is None)
+        pieces = self._backlog.divert(work, lane, infos)
+        if pieces:
+            self._group.create_task(self._backlog.cut(pieces, lambda: not self._stranded()))
         self._changed.notify_all()
-        if task.is_whole and self._strategy and self._strategy.splits(task.document):
-            self._split(self._strategy, task, new_tokens)
-        else:
-            error = rows.too_long(tokens, limit, new_tokens, lane.info)
-            self._end(task, task.failed(error, work.step, TOO_LONG))
         return True
 
     def _take(self, lane: Lane, work: Work) -> Work | None:
@@ -262,61 +242,8 @@ class Scheduler:
         alive = sum(lane.gone is None for lane in self.lanes)
         if alive == 1:
             return math.inf
-        cutting = sum(task.prompt_tokens for task in self._cutting)
         in_flight = sum(lane.in_flight_tokens for lane in self.lanes)
-        return FAIR_SHARE * (self._waiting.new_tokens + cutting + in_flight) / alive
-
-    def _max_prompt_tokens(self, task: Task, info: EngineInfo, new_tokens: int) -> int:
-        limit = info.max_prompt_tokens(new_tokens)
-        strategy = self._strategy
-        return strategy.max_prompt_tokens(task.document, limit) if strategy else limit
-
-    # Documents in several requests
-
-    def _split(self, strategy: Strategy, whole: Task, new_tokens: int) -> None:
-        infos = [lane.info for lane in self.lanes if lane.info and lane.gone is None]
-        limit = min(self._max_prompt_tokens(whole, info, new_tokens) for info in infos)
-        task = strategy.split(whole, limit, new_tokens)
-        self._open.remove(whole)
-        self._open.add(task)
-        self._cutting.add(task)
-        self._group.create_task(self._cut(task))
-
-    async def _cut(self, task: Task) -> None:
-        # One after the other: all would take the processor from what is read and committed.
-        async with self._cut_one:
-            if not self._stranded():
-                await self._advance(task)
-        self._cutting.remove(task)
-        await self._notify()
-
-    async def _advance(self, task: Task) -> None:
-        """Hand out what comes next of a document, or emit its row."""
-        try:
-            if task.is_whole:
-                steps = task.advance()
-            else:
-                # It takes a while, and its engine has nothing to wait for.
-                await self._notify()
-                steps = await asyncio.to_thread(task.advance)
-        except CannotSplit as error:
-            self._end(task, task.failed(str(error), status=TOO_LONG))
-        except Exception as error:
-            self._end(task, task.failed(rows.unmade(error), status=INVALID))
-        else:
-            self._push(task, steps)
-            if not steps:
-                self._end(task, task.answered())
-
-    def _end(self, task: Task, row: Row) -> None:
-        """Emit a document's row. What else of it is on its way is of no use any more."""
-        task.ended = True
-        self._open.remove(task)
-        self._victims.pop(task, None)
-        if not task.is_whole:
-            self._waiting.drop(task)
-            self._suspects = deque(work for work in self._suspects if work.task is not task)
-        self._emit(row)
+        return FAIR_SHARE * (self._backlog.new_tokens + in_flight) / alive
 
     async def _run_one(self, lane: Lane, work: Work) -> None:
         try:
@@ -335,7 +262,9 @@ class Scheduler:
         lane.in_flight.remove(work)
         self._waiting.finished(work)
         if work.task.has_answers and not work.task.ended:
-            await self._advance(work.task)
+            await self._backlog.advance(work.task)
+        if work.task.ended:
+            self._victims.pop(work.task, None)
         await self._notify()
 
     def _accept(self, lane: Lane, work: Work, result: Result) -> None:
@@ -354,7 +283,7 @@ class Scheduler:
     def _fail(self, lane: Lane, work: Work, error: str) -> None:
         task, name = work.task, lane.engine.name
         if not task.ended:
-            self._end(task, task.failed(error, work.step, engine=name))
+            self._backlog.end(task, task.failed(error, work.step, engine=name))
 
     def _die(self, lane: Lane, reason: str) -> None:
         lane.die(reason)
@@ -368,13 +297,13 @@ class Scheduler:
             return
         if not work.suspect:
             work.suspect = True
-            self._suspects.append(work)
+            self._backlog.suspects.append(work)
             return
         victims = self._victims[task]
         victims.append(lane)
         if len(victims) < MAX_LONE_DEATHS:
             # Next, so that engines do not die of one suspect after the other.
-            self._suspects.appendleft(work)
+            self._backlog.suspects.appendleft(work)
             return
         for victim in victims:
             victim.deaths_in_a_row = 0
@@ -383,7 +312,7 @@ class Scheduler:
     # Ends
 
     def _finished(self) -> bool:
-        return self.read_all and not self._open and not self.num_in_flight
+        return self.read_all and not self.num_open and not self.num_in_flight
 
     def _stranded(self) -> bool:
         return sum(lane.gone is None for lane in self.lanes) < self._limits.min_engines

@@ -72,7 +72,7 @@ def test_the_time_left_goes_by_tokens_since_the_longest_come_first() -> None:
     lane.prompt_tokens, lane.tokens = 9000, 9010
     for n in range(100):
         task = task_of(Document(f"d{n}", "x" * 10), FakePrompts())
-        scheduler._push(task, task.advance())
+        scheduler._backlog.add(task)
     progress = monitor.progress()
     # 1000 of 10,000 tokens are left after 100 s, and 100 of 101 documents.
     assert 11 < (progress.left_s or 0) < 12
