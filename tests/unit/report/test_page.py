@@ -158,6 +158,13 @@ def test_without_figures_of_rows_the_page_says_why_there_are_none() -> None:
     assert report_of("none")["totals"]["documents_rows_evicted"] is None
 
 
+def test_a_resumed_run_says_which_figures_are_of_all_attempts() -> None:
+    run = RUNS["small"]
+    report = build_report(run.rows.slice(30), run.header, run.engines, CONFIG, {}, run.rows)
+    words = "Earlier attempts did 30 of the documents"
+    assert words in render_html(report, run.samples) and words not in page_of("small")
+
+
 def test_no_peak_is_lost_however_long_the_run() -> None:
     samples = [{"t_s": float(t), "kv_original_bytes": 1e9} for t in range(5001)]
     flat = kv_over_time("engine", samples)
