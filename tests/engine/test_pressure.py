@@ -100,6 +100,7 @@ def test_when_pressure(one_engine, prompt, generate):
     assert figures(engine)["arkv_free_bytes"] == figures(engine)["arkv_arena_bytes"]
 
 
+@pytest.mark.soak  # the short ring has test_thrown_out
 def test_forced_retraction(one_engine, monkeypatch, prompt):
     """SGLang throws running requests out every few steps; they come back and finish."""
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")

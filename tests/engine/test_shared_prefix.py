@@ -9,7 +9,7 @@ from arkv_sglang.engine.launch import flush
 from arkv_sglang.engine.teacher_forcing import force
 from arkv_sglang.eval.divergence import top_kl
 
-DOCUMENT_TOKENS, NUM_TOKENS = 3000, 16
+NUM_TOKENS = 16
 WINDOW = 32
 # Of a step that sees the whole document, and of the mean over views of it: those may keep another
 # neighbourhood where pooled scores tie.
@@ -23,10 +23,19 @@ def arkv(one_engine):
     return one_engine.start("arkv", {"budget": 0.25}, chunked_prefill_size=512)
 
 
+@pytest.fixture(
+    scope="module",
+    params=[1000, pytest.param(3000, marks=pytest.mark.soak)],
+    ids="{}-tokens".format,
+)
+def document_tokens(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def asked(tokenizer, prompt):
-    """Two prompts that begin with the same 3,000 tokens of document."""
-    document = prompt(3, DOCUMENT_TOKENS)
+def asked(tokenizer, prompt, document_tokens):
+    """Two prompts that begin with the same document."""
+    document = prompt(3, document_tokens)
     return [document + tokenizer(question)["input_ids"] for question in QUESTIONS]
 
 
@@ -54,14 +63,14 @@ def forced(arkv, ask, asked, tmp_path):
     return run
 
 
-def test_the_second_question(arkv, ask, asked, forced):
+def test_the_second_question(arkv, ask, asked, forced, document_tokens):
     """All of the document is cached, although the first request's view dropped most of it, and the
     answer is as likely as without a cache."""
     first = ask(arkv, asked[0])
     assert first["meta_info"]["arkv"]["rows_evicted"] > 0
     kl = forced("cached")
     second = ask(arkv, asked[1])
-    recomputed = max(WINDOW, len(asked[1]) - DOCUMENT_TOKENS)
+    recomputed = max(WINDOW, len(asked[1]) - document_tokens)
     assert second["meta_info"]["cached_tokens"] >= len(asked[1]) - recomputed
     print(f"KL to uncached, bf16: first step {kl[0]:.5f}, mean {kl.mean():.5f} nats")
     assert kl[0] <= MOST_KL_WHOLE and kl.mean() <= MOST_KL_VIEW
@@ -69,7 +78,9 @@ def test_the_second_question(arkv, ask, asked, forced):
     assert forced("without", asked[1][-40:])[0] > 0.1
 
 
-def test_the_second_question_on_a_demoted_document(arkv, ask, asked, forced, tmp_path):
+def test_the_second_question_on_a_demoted_document(
+    arkv, ask, asked, forced, document_tokens, tmp_path
+):
     """Half of its layers are fp8 by then: the same length cached, and an answer as likely."""
     ask(arkv, asked[0])
     params = {"actions": {"1": "demote_half"}, "path": str(tmp_path / "probe.json")}
@@ -82,7 +93,7 @@ def test_the_second_question_on_a_demoted_document(arkv, ask, asked, forced, tmp
     done = json.loads((tmp_path / "probe.json").read_text())["demote_half"]
     assert done["mixed_nodes"] > 0 and done["integrity"] == []
     kl = forced("demoted")
-    assert ask(arkv, asked[1])["meta_info"]["cached_tokens"] >= DOCUMENT_TOKENS - WINDOW
+    assert ask(arkv, asked[1])["meta_info"]["cached_tokens"] >= document_tokens - WINDOW
     print(f"KL to uncached, half the layers fp8: first step {kl[0]:.5f}, mean {kl.mean():.5f} nats")
     # The first step sees the whole document; the others a view of it, under its budget in both.
     assert kl[0] <= MOST_KL_WHOLE and kl.mean() <= MOST_KL_VIEW
