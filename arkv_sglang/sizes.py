@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from arkv_sglang.config import ArkvConfig
@@ -101,3 +102,31 @@ class Sizes:
             return extend_tokens
         view = self.budget_bytes(num_tokens) / self.geometry.token_bytes
         return view + min(chunk_tokens, num_tokens)
+
+    def fits(
+        self,
+        room_tokens: float,
+        num_tokens: int,
+        max_new_tokens: int,
+        extend_tokens: int,
+        chunk_tokens: int | None,
+    ) -> bool:
+        """Whether a request may be admitted into ``room_tokens`` (bf16-token equivalents).
+
+        It needs its uncached prompt in bf16 first (of one that is larger than the arena, a chunk
+        beside its view), and then what it is compressed to; one token is spared, as SGLang spares
+        a page.
+        """
+        first = self.prefill_tokens(num_tokens, extend_tokens, chunk_tokens)
+        final = self.final_tokens(num_tokens, max_new_tokens)
+        return max(first, min(extend_tokens + max_new_tokens, final)) + 1 < room_tokens
+
+    def max_text_tokens(self, chunk_tokens: int | None, most: int) -> int:
+        """Of prompt and answer together that an empty arena serves, up to ``most``; an answer to a
+        prompt that is too short to be compressed may have less."""
+        room = self.num_units / self.geometry.token_units
+        return bisect_left(
+            range(1, most + 1),
+            True,
+            key=lambda n: not self.fits(room, n - 1, 1, n - 1, chunk_tokens),
+        )

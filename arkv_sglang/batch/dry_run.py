@@ -175,13 +175,15 @@ class DryRun:
             "tokens": tokens,
             "bytes": tokens * token_bytes,
             "capacity_tokens": planner.capacity_tokens(planner.configured is not None),
+            "max_text_tokens": planner.max_text_tokens,
             "source": source,
         }
 
     def _max_prompt_tokens(self, memory: dict[str, Any] | None) -> int:
         """As the scheduler has it; while the memory is unknown, by the context alone."""
         context = self._shape.context_tokens
-        info = EngineInfo(context, memory["capacity_tokens"] if memory else context, device="")
+        longest = memory["max_text_tokens"] if memory else context
+        info = EngineInfo(context, longest, device="")
         return info.max_prompt_tokens(self._config.sampling.max_new_tokens)
 
     def _audit(self, num_documents: int, lengths: Sequence[int]) -> dict[str, Any] | None:

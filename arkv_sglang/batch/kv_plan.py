@@ -73,6 +73,16 @@ class KVPlanner:
             return self.memory_tokens
         return self._arena_tokens(self.memory_tokens)
 
+    @property
+    def max_text_tokens(self) -> int | None:
+        """Of one prompt and its answer under the configured policy, the context aside."""
+        config, memory = self.configured, self.memory_tokens
+        if memory is None or config is None:
+            return memory
+        return self._sizes(config, self._arena_tokens(memory)).max_text_tokens(
+            self._chunk_tokens, MOST_TOKENS
+        )
+
     def memory_of(self, capacity_tokens: int, is_compressing: bool) -> int:
         """The memory of an engine that says it holds ``capacity_tokens``."""
         if not is_compressing:
@@ -172,10 +182,16 @@ class KVPlanner:
     ) -> tuple[float, float]:
         if config is None:
             return prompt_tokens, prompt_tokens + self.max_new_tokens
-        sizes = Sizes(config, self.geometry, capacity * self.geometry.token_units)
-        chunk = self.engine.get("chunked_prefill_size") or CHUNK_TOKENS
-        chunk_tokens = chunk if chunk > 0 else None
+        sizes = self._sizes(config, capacity)
         return (
-            sizes.prefill_tokens(prompt_tokens, prompt_tokens, chunk_tokens),
+            sizes.prefill_tokens(prompt_tokens, prompt_tokens, self._chunk_tokens),
             sizes.final_tokens(prompt_tokens, self.max_new_tokens),
         )
+
+    def _sizes(self, config: ArkvConfig, capacity: int) -> Sizes:
+        return Sizes(config, self.geometry, capacity * self.geometry.token_units)
+
+    @property
+    def _chunk_tokens(self) -> int | None:
+        chunk: int = self.engine.get("chunked_prefill_size") or CHUNK_TOKENS
+        return chunk if chunk > 0 else None

@@ -118,16 +118,19 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What a started engine says about itself."""
+    """What a started engine says about itself. ``capacity_tokens``: that its KV memory holds in
+    bf16. ``max_text_tokens``: of one prompt and its answer, where a policy holds more than that."""
 
     context_tokens: int
     capacity_tokens: int
     device: str
     versions: Mapping[str, str] = field(default_factory=dict)
+    max_text_tokens: int | None = None
 
     def max_prompt_tokens(self, max_new_tokens: int, margin: int = 8) -> int:
         """Longest prompt that leaves room for the answer; engines differ near the very end."""
-        return max(0, min(self.context_tokens, self.capacity_tokens) - max_new_tokens - margin)
+        longest = self.max_text_tokens or self.capacity_tokens
+        return max(0, min(self.context_tokens, longest) - max_new_tokens - margin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class EngineWorker:
             capacity_tokens=arkv.get("arkv_capacity_tokens", scheduler["max_total_num_tokens"]),
             device=str(self._engine.server_args.device),
             versions=self._versions,
+            max_text_tokens=arkv.get("arkv_max_text_tokens"),
         )
 
     def generate(self, request: Request) -> Result:

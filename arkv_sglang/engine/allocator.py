@@ -47,20 +47,17 @@ class ArkvAllocator(TokenToKVPoolAllocator):
         """bf16 tokens that the whole arena holds."""
         return self.store.num_units // self.token_units
 
+    @property
+    def max_text_tokens(self) -> int:
+        """Of the longest prompt and answer that the engine serves, its context length aside."""
+        return self.controller.max_text_tokens(self.store.num_slots)
+
     def fits(
         self, room_tokens: float, input_tokens: int, max_new_tokens: int, extend_tokens: int
     ) -> bool:
-        """Whether a request may be admitted into ``room_tokens`` (bf16-token equivalents).
-
-        It needs its uncached prompt in bf16 first (of one that is larger than the arena, a chunk
-        beside its view), and then what it is compressed to; one token is spared, as SGLang spares
-        a page. Asked on arrival of an empty arena, too, so that nothing is
-        taken in that could wait for ever.
-        """
-        first = self.controller.prefill_tokens(input_tokens, extend_tokens)
-        final = self.controller.final_tokens(input_tokens, max_new_tokens)
-        total = min(extend_tokens + max_new_tokens, final)
-        return max(first, total) + self.page_size < room_tokens
+        """Asked on arrival of an empty arena, too, so that nothing is taken in that could wait for
+        ever."""
+        return self.controller.fits(room_tokens, input_tokens, max_new_tokens, extend_tokens)
 
     def room_tokens(self, tree_cache: Any) -> float:
         """bf16 tokens that can be had: the lesser of slots and units, with what can be evicted and

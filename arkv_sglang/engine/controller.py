@@ -97,6 +97,16 @@ class Controller:
     def prefill_tokens(self, num_tokens: int, extend_tokens: int) -> float:
         return self._sizes.prefill_tokens(num_tokens, extend_tokens, self.chunk_tokens)
 
+    def fits(
+        self, room_tokens: float, num_tokens: int, max_new_tokens: int, extend_tokens: int
+    ) -> bool:
+        return self._sizes.fits(
+            room_tokens, num_tokens, max_new_tokens, extend_tokens, self.chunk_tokens
+        )
+
+    def max_text_tokens(self, most: int) -> int:
+        return self._sizes.max_text_tokens(self.chunk_tokens, most)
+
     # -- the end of a prompt --
 
     def finish_prompt(self, req: Any, slots: torch.Tensor) -> torch.Tensor | None:

@@ -22,6 +22,7 @@ def figures(allocator: ArkvAllocator, tree_cache: Any) -> dict[str, int]:
         "arkv_arena_bytes": usage.arena_bytes,
         "arkv_free_bytes": usage.free_bytes,
         "arkv_capacity_tokens": allocator.capacity_tokens,
+        "arkv_max_text_tokens": allocator.max_text_tokens,
         "arkv_overhead_bytes": usage.overhead_bytes_total + controller.statistics_bytes,
         "arkv_overhead_statistics_bytes": controller.statistics_bytes,
     }

@@ -15,14 +15,16 @@ class IdleAllocator(ArkvAllocator):
         self, geometry: Geometry, size: PoolSize, policy: str, config: dict[str, Any]
     ) -> None:
         self.store = SimpleNamespace(
-            geometry=geometry, num_units=size.num_units, free_units=size.num_units
+            geometry=geometry,
+            num_units=size.num_units,
+            free_units=size.num_units,
+            num_slots=size.num_slots,
         )
         self.controller = Controller(load_config(policy, config), self.store)
         self.page_size = 1
-        self.num_slots = size.num_slots
 
     def available_size(self) -> int:
-        return self.num_slots
+        return self.store.num_slots
 
     def lock_prefix(self, num_tokens: int) -> None:
         """As if the tree held the beginning of a prompt, locked while that is looked at."""
@@ -31,5 +33,5 @@ class IdleAllocator(ArkvAllocator):
     def taken_in(self, prompt: int, new: int) -> int | None:
         """Tokens that such a request may generate; None: it is refused."""
         return self.max_new_tokens_for_memory(
-            prompt, new, token_capacity=self.num_slots, sliding_window_size=None, chunk_size=None
+            prompt, new, token_capacity=self.store.num_slots, sliding_window_size=None, chunk_size=None
         )

@@ -73,6 +73,11 @@ def test_nothing_is_taken_in_that_would_wait_for_ever(
         # Larger than the arena, but not what it is compressed to and a chunk beside it.
         in_bf16 = (prompt + 1) * allocator.token_units
         assert oversized == (chunk is not None and in_bf16 >= allocator.store.num_units)
+        longest = allocator.max_text_tokens
+        if prompt + new <= longest and allocator.controller.compresses(prompt, new):
+            assert clipped == new
+        if prompt >= longest:
+            assert clipped == 0 or not allocator.controller.compresses(longest - 1, 1)
         prefix = 0 if oversized else int(cached * (prompt - 1))
         allocator.lock_prefix(prefix)
         assert admitted(allocator, prompt, clipped, prefix)
@@ -83,4 +88,5 @@ def test_in_figures(prompt: int, new: int, wanted: int | None) -> None:
     size = PoolSize.from_tokens(3000, CONTEXT, GEOMETRY)
     allocator = IdleAllocator(GEOMETRY, size, "arkv", {"budget": 0.25})
     assert allocator.capacity_tokens == 2728
+    assert allocator.max_text_tokens == 2728
     assert allocator.taken_in(prompt, new) == wanted

@@ -25,7 +25,7 @@ def figures(engine):
 
 def test_served_and_reported(small, prompt, generate):
     capacity = figures(small)["arkv_capacity_tokens"]
-    assert capacity < 2000
+    assert capacity < 2000 and figures(small)["arkv_max_text_tokens"] >= 3516
     large = generate(small, prompt(0, 3500), 16)["meta_info"]
     assert large["completion_tokens"] == 16 and large["prompt_tokens"] == 3500
     assert large["arkv"]["chunks_compressed"] == 7 and large["arkv"]["rows_evicted"] > 0

@@ -77,6 +77,18 @@ def test_a_known_memory_says_what_fits_and_what_runs_at_once(
     assert all(line["at_once_median"] > 20 for line in plan["kv"])
 
 
+def test_what_is_compressed_chunk_by_chunk_may_be_larger_than_the_memory(
+    config: dict[str, Any],
+) -> None:
+    config["engine"] |= {"max_total_tokens": 6000, "chunked_prefill_size": 512}
+    plan = dry(config).plan()
+    # 9000 tokens are beyond the context, and 7000 beyond the memory in bf16.
+    assert plan["documents"]["too_long"] == 1 and plan["memory"]["max_text_tokens"] > 8192
+    config["engine"] |= {"kv_policy": "none", "kv_policy_config": None}
+    plan = dry(config).plan()
+    assert plan["documents"]["too_long"] == 2 and plan["memory"]["max_text_tokens"] == 6000
+
+
 def test_what_a_strategy_cuts_is_counted_by_cutting_it(config: dict[str, Any]) -> None:
     source = [*SOURCE, Document("huge", "A sentence. " * 4000)]
     config["strategy"] = {"kind": "map_reduce"}
