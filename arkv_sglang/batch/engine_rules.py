@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from arkv_sglang.batch.config import EnginesConfig
@@ -12,11 +13,23 @@ from arkv_sglang.config import ConfigError
 
 def check_engines(engine: Mapping[str, Any], engines: EnginesConfig) -> None:
     """The sections ``engine`` and ``engines`` of a job. Raises ConfigError."""
+    _check_model(Path(engine["model_path"]))
     _check_counts(engines)
     _check_ports(engine, engines)
     if engines.num_gpus:
         _check_devices(engine, engines.num_gpus)
         _check_shares(engine, engines)
+
+
+def _check_model(path: Path) -> None:
+    # params.json is Mistral's.
+    if path.is_dir() and not any(
+        (path / name).is_file() for name in ("config.json", "params.json")
+    ):
+        raise ConfigError(
+            f"engine.model_path must hold a config.json, got {str(path)!r}; "
+            "name the folder that has the weights"
+        )
 
 
 def _check_counts(engines: EnginesConfig) -> None:

@@ -93,7 +93,6 @@ class RayEngine:
             async with asyncio.timeout(engines.start_timeout_s):
                 return await self._info()
         except TimeoutError:
-            self.kill()
             raise EngineLost(
                 f"{self.name} was not ready {limit} after it was given a node"
             ) from None

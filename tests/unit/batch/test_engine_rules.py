@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from arkv_sglang.config import ConfigError
 
 
 def check(engine: dict[str, Any], **engines: Any) -> None:
-    check_engines(engine, EnginesConfig.model_validate(engines))
+    check_engines({"model_path": "some/model"} | engine, EnginesConfig.model_validate(engines))
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,11 @@ def test_what_does_not_is_one_sentence(
     with pytest.raises(ConfigError, match=f"^{sentence}") as caught:
         check(engine, **engines)
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    engine = {"model_path": str(tmp_path)}
+    with pytest.raises(ConfigError, match=r"^engine\.model_path must hold a config\.json, got "):
+        check(engine)
+    (tmp_path / "config.json").touch()
+    check(engine)

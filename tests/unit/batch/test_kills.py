@@ -75,7 +75,7 @@ def test_every_document_is_done_once_whenever_its_driver_is_killed(
     while sum(code < 0 or code == 128 + signal.SIGTERM for code in ended) < kills:
         assert len(ended) < 5 * kills
         driver = Driver(plan)
-        let_it_run(driver, rng)
+        let_it_run(driver, rng, 0.4, 100)
         driver.send(rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))
         ended.append(driver.wait())
         assert ended[-1] in (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM), driver.log
@@ -100,7 +100,7 @@ def test_every_document_is_done_once_whichever_engine_or_driver_is_killed(
         assert engines + drivers < 5 * kills
         driver = Driver(plan)
         while driver.is_alive:
-            time.sleep(rng.uniform(0, 0.15))
+            let_it_run(driver, rng, 0.15, 40)
             if rng.random() < 0.1:
                 drivers += 1
                 driver.send(rng.choice((signal.SIGKILL, signal.SIGTERM)))
@@ -119,13 +119,13 @@ def test_every_document_is_done_once_whichever_engine_or_driver_is_killed(
     check(corpus, plan.out, plan.strategy)
 
 
-def let_it_run(driver: Driver, rng: random.Random) -> None:
+def let_it_run(driver: Driver, rng: random.Random, seconds: float, answers: int) -> None:
     """For a moment, which on a busy machine may be too short for anything, or for some answers."""
     if rng.random() < 0.5:
-        time.sleep(rng.uniform(0, 0.4))
+        time.sleep(rng.uniform(0, seconds))
         return
-    answers = rng.randrange(100)
-    while driver.is_alive and driver.log.count("answered") < answers:
+    wanted = driver.log.count("answered") + rng.randrange(answers)
+    while driver.is_alive and driver.log.count("answered") < wanted:
         time.sleep(0.005)
 
 

@@ -34,6 +34,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 def test_submitted_settings_reach_the_configuration(cluster: FakeCluster, tmp_path: Path) -> None:
     model = tmp_path / "a: model # 1"
     model.mkdir()
+    (model / "config.json").touch()
     paths = {"engine.model_path": str(model), "output.dir": str(demo.OUTPUT)}
     assert demo.run_job("configs/demo.yaml", paths, ["input.limit=3"]) == 0
     assert cluster.command[:4] == ["python", "jobs/longdoc.py", "--config", "configs/demo.yaml"]
