@@ -13,6 +13,7 @@ import tempfile
 import time
 from array import array
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -141,11 +142,12 @@ class ProcessEngine:
 def started(count: int, settings: dict[str, Any], sampling: Mapping[str, Any]) -> Iterator[Any]:
     """So many workers, each with its share of the cores."""
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // count))
-    with ExitStack() as stack:
+    processes = [_Process(ctx=get_context("spawn")) for _ in range(count)]
+    with ThreadPoolExecutor(count) as pool, ExitStack() as stack:
+        for _ in pool.map(lambda each: each.start(_start_worker, (settings, sampling)), processes):
+            pass
         workers = []
-        for _ in range(count):
-            process = _Process(ctx=get_context("spawn"))
-            process.start(_start_worker, (settings, sampling))
+        for process in processes:
             stack.callback(process.shutdown)
             workers.append(process.worker())  # type: ignore[attr-defined]
             stack.callback(workers[-1].stop)

@@ -6,6 +6,7 @@ import pytest
 
 from arkv_sglang.bench.driver import main
 from arkv_sglang.bench.scheduling import main as measure_scheduling
+from arkv_sglang.bench.tail import corpora
 
 
 def test_the_driver_is_measured_on_all_documents(
@@ -31,6 +32,6 @@ def test_idle_engines_are_measured_for_each_corpus(
     monkeypatch.setattr(sys, "argv", command)
     measure_scheduling()
     found = json.loads(output.read_text())["idle_at_the_end"]
-    assert {each["corpus"] for each in found} == {"lognormal", "zipf", "one giant"}
-    assert all(0 <= each["idle_share"] < 1 for each in found) and len(found) == 18
+    assert {each["corpus"] for each in found} == set(corpora(40))
+    assert all(0 <= each["idle_share"] < 1 for each in found) and len(found) == 24
     assert "zipf" in capsys.readouterr().out
