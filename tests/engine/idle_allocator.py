@@ -33,5 +33,9 @@ class IdleAllocator(ArkvAllocator):
     def taken_in(self, prompt: int, new: int) -> int | None:
         """Tokens that such a request may generate; None: it is refused."""
         return self.max_new_tokens_for_memory(
-            prompt, new, token_capacity=self.store.num_slots, sliding_window_size=None, chunk_size=None
+            prompt,
+            new,
+            token_capacity=self.store.num_slots,
+            sliding_window_size=None,
+            chunk_size=None,
         )
