@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from arkv_sglang.batch.lane import Work
 from arkv_sglang.batch.metrics import NoMirror
 from arkv_sglang.batch.monitor import Monitor
 from arkv_sglang.batch.progress import Bar, Progress
@@ -70,7 +71,7 @@ def test_the_time_left_goes_by_tokens_since_the_longest_come_first() -> None:
     for n in range(2):
         tally.add(Row(f"long-{n}", "ok", prompt_tokens=4500, output_tokens=5, cached_tokens=900))
     for n in range(100):
-        scheduler._push(FakePrompts().build(Document(f"d{n}", "x" * 10)))
+        scheduler._waiting.push(Work(FakePrompts().build(Document(f"d{n}", "x" * 10))))
     progress = monitor.progress()
     # 1000 of 10,000 tokens are left after 100 s, and 100 of 102 documents.
     assert 11 < (progress.left_s or 0) < 12
