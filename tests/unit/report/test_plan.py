@@ -47,7 +47,9 @@ def plan() -> dict[str, Any]:
         "window_docs": 32,
         "when": "prefill",
         "audit": None,
+        "can_probe": True,
         "time": None,
+        "warnings": [],
     }
 
 
@@ -104,8 +106,27 @@ def test_with_memory_and_a_pace_it_says_how_many_and_how_long(plan: dict[str, An
 def test_where_rows_are_not_plain_the_kv_is_not_reckoned(plan: dict[str, Any]) -> None:
     text = printed(plan | {"kv": [], "kv_unknown": "the model keeps latent vectors"})
     assert "KV memory is not reckoned: the model keeps latent vectors." in text
-    empty = {"kv": [], "prompt_tokens": None, "requests": 0}
-    assert "prompt tokens" not in printed(plan | empty)
+    empty = {"kv": [], "prompt_tokens": None, "requests": 0, "can_probe": False}
+    nothing = printed(plan | empty)
+    assert "prompt tokens" not in nothing and "--probe" not in nothing
+
+
+def test_warnings_are_the_last_thing_said(plan: dict[str, Any]) -> None:
+    assert "Careful" not in printed(plan)
+    text = printed(plan | {"warnings": ["the run would end badly", "so would [red]another"]})
+    lines = ["Careful: the run would end badly.", "Careful: so would [red]another."]
+    assert text.splitlines()[-2:] == lines
+
+
+def test_a_probe_is_wanted_where_there_is_something_to_probe(plan: dict[str, Any]) -> None:
+    assert printed(plan).count("--probe") == 2
+    text = printed(plan | {"can_probe": False})
+    assert "--probe" not in text and text.count("--from-report") == 2
+
+
+def test_one_document_is_not_documents(plan: dict[str, Any]) -> None:
+    plan["audit"] = {"documents": 1, "repeat_documents": 1, "prompt_tokens": 9, "least_s": None}
+    assert "Audit: 1 document again with full KV" in printed(plan)
 
 
 @pytest.mark.parametrize(
