@@ -59,14 +59,16 @@ def _parts(plan: Mapping[str, Any]) -> Iterator[RenderableType]:
 def _corpus(plan: Mapping[str, Any]) -> Table:
     table = _table("", "")
     documents, tokens = plan["documents"], plan["prompt_tokens"]
+    too_long = documents["too_long"]
     table.add_row("documents", show_number(documents["all"]))
     table.add_row("  that fit", show_number(documents["fits"]))
     if documents["cut"]:
         table.add_row(f"  of them in chunks ({plan['strategy']})", show_number(documents["cut"]))
+    why = f"over {plan['max_prompt_tokens']:,} tokens"
     table.add_row(
-        f"  too long (over {plan['max_prompt_tokens']:,} tokens)",
-        show_number(documents["too_long"]),
-        style="red" if documents["too_long"] else None,
+        f"  too long ({why if plan['strategy'] == 'single' else 'and cannot be cut'})",
+        show_number(too_long),
+        style="red" if too_long else None,
     )
     table.add_row(
         "  invalid",
@@ -78,8 +80,9 @@ def _corpus(plan: Mapping[str, Any]) -> Table:
     table.add_row("requests", show_number(plan["requests"]))
     if tokens:
         table.add_section()
+        label = "prompt tokens of whole documents" + ", too long ones too" * bool(too_long)
         for name in ("min", "median", "p95", "max", "total"):
-            table.add_row(f"prompt tokens, {name}", show_number(tokens[name]))
+            table.add_row(f"{label}: {name}", show_number(tokens[name]))
     return table
 
 
@@ -87,8 +90,8 @@ def _kv(plan: Mapping[str, Any]) -> Table:
     table = _table(
         "policy",
         "budget",
-        "median document",
-        "longest document",
+        "median request",
+        "longest request",
         "its rows bf16 / fp8 / evicted",
         "at once: median",
         "longest",
