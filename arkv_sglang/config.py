@@ -5,7 +5,6 @@ A wrong value raises `ConfigError` with one sentence: the field, the value, the 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,6 +15,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
+
+from arkv_sglang.unique_keys import DuplicateKey, read_json, read_yaml
 
 POLICIES = ("none", "original", "quantized", "arkv-paper", "arkv")
 CONFIG_FLAG = "--kv-policy-config"
@@ -205,7 +206,11 @@ def _as_mapping(raw: str | Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _parse_json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return read_json(text)
+    except DuplicateKey as error:
+        raise ConfigError(
+            f"{CONFIG_FLAG} must name each key once, got {error.shown}; remove one of the two"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{CONFIG_FLAG} must be a JSON object or @file.yaml, got {text[:200]!r} ({error})"
@@ -214,7 +219,12 @@ def _parse_json(text: str) -> Any:
 
 def _read_yaml(path: str) -> Any:
     try:
-        return yaml.safe_load(Path(path).read_text()) or {}
+        return read_yaml(Path(path).read_text()) or {}
+    except DuplicateKey as error:
+        raise ConfigError(
+            f"{CONFIG_FLAG} file {path!r} must name each key once, got {error.shown}; "
+            "remove one of the two"
+        ) from None
     except OSError as error:
         raise ConfigError(
             f"{CONFIG_FLAG} file {path!r} must be readable, got: {error.strerror}"

@@ -24,6 +24,7 @@ from arkv_sglang.batch.redact import redact
 from arkv_sglang.batch.types import OK, STATUSES
 
 _OF_DOCUMENT = {"title", "doc_id"}
+_PLACES = {"text": "the document", "summary": "the summary so far"}
 
 Positive = Annotated[int, Field(gt=0)]
 Name = Annotated[str, Field(min_length=1)]
@@ -68,9 +69,18 @@ def checked_template(template: str, *required: str) -> str:
         others = ", ".join((*required, "title and doc_id"))
         raise broken_rule(
             f"use the variable{'s' if required[1:] else ''} {needed} and no other than {others}",
-            "write {{ text }} where the document belongs",
+            _remedy(used, required),
         )
     return template
+
+
+def _remedy(used: set[str], required: tuple[str, ...]) -> str:
+    missing = [name for name in required if name not in used]
+    unknown = sorted(used - {*required, *_OF_DOCUMENT})
+    remedies = [f"write {{{{ {name} }}}} where {_PLACES[name]} belongs" for name in missing]
+    if unknown:
+        remedies.append(f"take out {', '.join(unknown)}")
+    return " and ".join(remedies)
 
 
 def as_list(value: Any) -> Any:
@@ -100,7 +110,8 @@ class PromptConfig(Section):
 
 
 class StrategyConfig(Section):
-    """What is done with a document whose prompt is too long."""
+    """What is done with a document whose prompt is too long. Templates lie ready for a kind that
+    uses them; sizes of chunks where there are none are a mistake."""
 
     kind: Literal["single", "map_reduce", "refine"] = "single"
     chunk_tokens: Positive | None = None
@@ -108,6 +119,16 @@ class StrategyConfig(Section):
     map_template: str = templates.MAP
     combine_template: str = templates.COMBINE
     refine_template: str = templates.REFINE
+
+    @field_validator("chunk_tokens", "overlap_tokens")
+    @classmethod
+    def _is_of_use(cls, tokens: int | None, info: ValidationInfo) -> int | None:
+        if tokens and info.data.get("kind") == "single":
+            raise broken_rule(
+                "be left out with strategy.kind single, which cuts nothing",
+                "remove it, or pass --set strategy=map_reduce or --set strategy=refine",
+            )
+        return tokens
 
     @field_validator("overlap_tokens")
     @classmethod

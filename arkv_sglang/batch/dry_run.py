@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,14 +18,17 @@ from arkv_sglang.batch.audit_choice import num_audited
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.kv_plan import KVPlanner
 from arkv_sglang.batch.model_shape import load_model_shape
+from arkv_sglang.batch.outcome import FAILED, why_failed
 from arkv_sglang.batch.pace import Pace, pace_of_report, probe
 from arkv_sglang.batch.redact import redact_uris
 from arkv_sglang.batch.rehearsal import Rehearsal, rehearse
 from arkv_sglang.batch.split import CannotSplit
 from arkv_sglang.batch.strategy import Strategy
-from arkv_sglang.batch.task import Task, task_of
+from arkv_sglang.batch.task import SINGLE, Task, task_of
 from arkv_sglang.batch.types import (
     INVALID,
+    OK,
+    STATUSES,
     TOO_LONG,
     BadDocument,
     Document,
@@ -63,13 +66,13 @@ class DryRun:
         self._cut: list[Rehearsal] = []
         self._invalid: Counter[str] = Counter()
         self._uncut: Counter[str] = Counter()
-        self._limit_of_cuts = 0
+        self._limit_of_cuts = self._num_probes = 0
         self.probes: list[Document] = []
 
     def read(self, source: Iterable[Document | BadDocument], num_probes: int = 0) -> None:
         """Tokenize every document, and cut those that are too long if the strategy says so; of
         those that fit in one request, draw ``num_probes``, all equally likely."""
-        draw, num_fitting = random.Random(0), 0
+        draw, num_fitting, self._num_probes = random.Random(0), 0, num_probes
         limit = self._limit_of_cuts = self._max_prompt_tokens(self._planner()[1])
         for document in _shown(source):
             task = task_of(document, self._prompts)
@@ -122,16 +125,17 @@ class DryRun:
         lengths = [*whole, *(length for document in cut for length in document.prompt_tokens)]
         fits, known = len(whole) + len(cut), len(self._lengths)
         own = planner.configured if planner else None
+        documents = {
+            FITS: fits,
+            CUT: len(cut),
+            TOO_LONG: known - fits,
+            INVALID: self._invalid.total(),
+            "all": known + self._invalid.total(),
+        }
         return {
             "input": redact_uris(", ".join(config.input.path)),
             "model": config.engine["model_path"],
-            "documents": {
-                FITS: fits,
-                CUT: len(cut),
-                TOO_LONG: known - fits,
-                INVALID: self._invalid.total(),
-                "all": known + self._invalid.total(),
-            },
+            "documents": documents,
             "strategy": config.strategy.kind,
             "chunks": sum(document.n_chunks for document in cut),
             "limit_of_cuts": self._limit_of_cuts,
@@ -148,7 +152,9 @@ class DryRun:
             "window_docs": config.engines.window_docs,
             "when": own.when if own else None,
             "audit": self._audit(fits, lengths),
+            "can_probe": bool(whole),
             "time": self._time(lengths) if lengths else None,
+            "warnings": list(self._warnings(documents)),
         }
 
     def _planner(self) -> tuple[KVPlanner | None, dict[str, Any] | None]:
@@ -202,6 +208,19 @@ class DryRun:
             "prompt_tokens": round(share * sum(lengths)),
             "least_s": time["start_s"] + share * time["generating_s"] if time else None,
         }
+
+    def _warnings(self, documents: Mapping[str, int]) -> Iterator[str]:
+        """What the run is bound to end with, as far as its documents tell."""
+        config, too_long = self._config, documents[TOO_LONG]
+        outcome = {**dict.fromkeys(STATUSES, 0), **documents, OK: documents[FITS]}
+        if reason := why_failed(outcome, config.run.max_failure_rate):
+            remedy = ""
+            # A prompt that came with its document is never cut.
+            if too_long and config.strategy.kind == SINGLE and config.input.format != "openai":
+                remedy = "; pass --set strategy=map_reduce to cut those that are too long"
+            yield f"the run would end with exit code {FAILED}: {reason}{remedy}"
+        if self._num_probes and not self.probes:
+            yield "--probe timed nothing, since no document fits in one request"
 
     def _time(self, lengths: Sequence[int]) -> dict[str, Any] | None:
         pace, num_engines = self._pace, self._config.engines.count

@@ -15,6 +15,7 @@ from arkv_sglang.batch.engine_rules import check_engines
 from arkv_sglang.batch.redact import redact
 from arkv_sglang.config import ConfigError
 from arkv_sglang.config import load_config as load_policy
+from arkv_sglang.unique_keys import DuplicateKey, read_yaml
 
 # ValueError: a date or a number that YAML's grammar has and Python has not.
 _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
@@ -47,7 +48,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path.read_text(encoding="utf-8"))
+    except DuplicateKey as error:
+        raise ConfigError(
+            f"--config must name each key once, got {error.shown} of {str(path)!r}; "
+            "remove one of the two"
+        ) from None
     except OSError as error:
         raise ConfigError(
             f"--config must name a readable file, got {str(path)!r} ({error.strerror}); "
@@ -82,7 +88,11 @@ def _apply(data: dict[str, Any], override: str) -> None:
             )
         data = child
     try:
-        parsed = yaml.safe_load(value)
+        parsed = read_yaml(value)
+    except DuplicateKey as error:
+        raise ConfigError(
+            f"--set {key} must name each key once, got {error.shown}; remove one of the two"
+        ) from None
     except _NOT_YAML:
         parsed = value
     if not parents and isinstance(parsed, str) and leaf in _IN_A_WORD:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from arkv_sglang.batch.types import OK, STATUSES, RunFailed
+from arkv_sglang.report.text import show_count
 
 DONE, FAILED, STOPPED = 0, 1, 143
 T = TypeVar("T")
@@ -40,15 +41,24 @@ async def until_terminated(run: Coroutine[Any, Any, T]) -> T:
 def check_outcome(report: dict[str, Any], max_failure_rate: float) -> None:
     """Raise RunFailed when too few documents succeeded."""
     documents = report["totals"]["documents"]
+    reason = why_failed(documents, max_failure_rate)
+    if reason and documents["all"] and not documents[OK]:
+        reason += f"; the first: {report['failures'][0]['error']}"
+    if reason:
+        raise RunFailed(reason)
+
+
+def why_failed(documents: Mapping[str, int], max_failure_rate: float) -> str | None:
+    """The sentence about too few successes among ``documents``: counts by status, and ``all``."""
     total, failed = documents["all"], documents["all"] - documents[OK]
     if not total:
-        raise RunFailed("the input held no documents")
+        return "the input held no documents"
     counts = ", ".join(f"{documents[s]} {s}" for s in STATUSES if s != OK and documents[s])
     if not documents[OK]:
-        error = report["failures"][0]["error"]
-        raise RunFailed(f"none of {total} documents succeeded ({counts}); the first: {error}")
+        return f"none of {show_count(total, 'document')} succeeded ({counts})"
     if failed / total > max_failure_rate:
-        raise RunFailed(
+        return (
             f"{failed} of {total} documents failed ({counts}), more than run.max_failure_rate "
             f"{max_failure_rate:g} allows"
         )
+    return None

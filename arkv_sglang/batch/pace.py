@@ -18,6 +18,7 @@ from arkv_sglang.batch.redact import redact
 from arkv_sglang.batch.scheduler import Scheduler
 from arkv_sglang.batch.types import OK, Document, Engine, PromptBuilder, Row, RunFailed, describe
 from arkv_sglang.config import ConfigError
+from arkv_sglang.report.text import show_count
 
 # What decides over an engine's KV memory and its speed, of what the configuration says about it.
 _MEMORY = ("model_path", "device", "mem_fraction_static", "max_total_tokens", "tp_size")
@@ -48,22 +49,23 @@ async def probe(
     scheduler = Scheduler([engine], iter(documents), prompts, found.append, alone)
     await scheduler.run()
     lane, answered = scheduler.lanes[0], [row for row in found if row.status == OK]
+    asked = show_count(len(found), "document")
     if not answered:
         why = found[0].error if found else "no document of the input fits"
-        raise RunFailed(f"the probe got no answer of {len(found)} documents; the first: {why}")
+        raise RunFailed(f"the probe got no answer of {asked}; the first: {why}")
     assert lane.ready_at is not None and lane.last_done_at is not None and lane.info is not None
     warnings = []
     if len(answered) < len(found):
         warnings.append(f"{len(found) - len(answered)} of its documents failed")
     if len(found) < 2 * config.engines.window_docs:
         warnings.append(
-            f"it ran {len(found)} documents and engines.window_docs is "
+            f"it ran {asked} and engines.window_docs is "
             f"{config.engines.window_docs}, so a full engine may be faster"
         )
     output_tokens = sum(row.output_tokens or 0 for row in answered)
     tokens = sum(row.prompt_tokens or 0 for row in answered) + output_tokens
     return Pace(
-        source=f"probe of {len(found)} documents",
+        source=f"probe of {asked}",
         start_s=lane.ready_at - started,
         tokens_per_s=tokens / (lane.last_done_at - lane.ready_at),
         output_tokens=output_tokens / len(answered),

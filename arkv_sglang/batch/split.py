@@ -21,17 +21,19 @@ class CannotSplit(BatchError):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """``limit``: prompt tokens of a request, at most."""
+    """``limit``: prompt tokens of a request, at most, as an engine or ``chunk_tokens`` has it."""
 
     document: Document
     prompts: PartBuilder
     limit: int
     max_new_tokens: int
     overlap_tokens: int = 0
+    chunk_tokens: int | None = None
 
     def map_reduce(self) -> Stages:
         """A summary of each chunk; then neighbours among them are combined, as many as fit, level
         by level, until one is left. Every level has fewer than the one before."""
+        self._check_combining()
         steps = self._mapping()
         n_chunks = len(steps)
         results = yield Stage(steps, n_chunks, self._combining_tokens(n_chunks))
@@ -54,7 +56,7 @@ class Split:
     def refine(self) -> Stages:
         """A summary of the first chunk; then, one after the other, a new one of it and the next."""
         # The longest summary is left room for.
-        chunks = self._chunks(self._whole, self.limit - self.max_new_tokens, "refine")
+        chunks = self._chunks(self._whole, "refine", reserved=self.max_new_tokens)
         waiting = deque((piece, request.prompt_tokens) for piece, request in chunks)
         part: Part = "map"
         summary, done = "", 0
@@ -62,7 +64,7 @@ class Split:
             piece, _ = waiting.popleft()
             request = self._build(part, piece.text, summary)
             if request.prompt_tokens > self.limit:
-                smaller = self._chunks(piece, self.limit, part, summary)
+                smaller = self._chunks(piece, part, summary)
                 waiting.extendleft((piece, r.prompt_tokens) for piece, r in reversed(smaller))
                 continue
             count = done + 1 + len(waiting)
@@ -83,13 +85,15 @@ class Split:
         return len(self.prompts.token_starts(text))
 
     def _chunks(
-        self, whole: Piece, limit: int, part: Part, summary: str = ""
+        self, whole: Piece, part: Part, summary: str = "", reserved: int = 0
     ) -> list[tuple[Piece, Request]]:
-        """The pieces of ``whole``, and their requests, which are no longer than ``limit``. Raises
-        CannotSplit."""
+        """The pieces of ``whole``, and their requests, which leave ``reserved`` tokens of the limit
+        free. Raises CannotSplit."""
         build = partial(self._build, part, summary=summary)
-        overhead = build("").prompt_tokens
+        limit, overhead = self.limit - reserved, build("").prompt_tokens
         room = max_tokens = limit - overhead
+        if room <= self.overlap_tokens:
+            raise self._without_room(part, overhead, reserved)
         token_starts = self.prompts.token_starts(whole.text)
         while max_tokens > self.overlap_tokens:
             pieces = cut(whole.text, token_starts, max_tokens, self.overlap_tokens)
@@ -102,15 +106,49 @@ class Split:
                 return chunks
             # A text and a template may share tokens, and a template may use its text twice.
             max_tokens = min(max_tokens - 1, max_tokens * room // (longest - overhead))
-        raise CannotSplit(
-            f"prompts of at most {limit} tokens must have room for more than "
-            f"{self.overlap_tokens} of the text beside the {overhead} of strategy.{part}_template, "
-            f"got {room}; shorten the template or prompt.system, lower sampling.max_new_tokens or "
-            "strategy.overlap_tokens, or raise strategy.chunk_tokens"
+        raise self._without_room(part, overhead, reserved)
+
+    def _without_room(self, part: Part, overhead: int, reserved: int) -> CannotSplit:
+        text = "text"
+        if self.overlap_tokens:
+            text = f"more text than strategy.overlap_tokens ({self.overlap_tokens})"
+        beside = f"strategy.{part}_template ({overhead} tokens)"
+        if reserved:
+            beside += f" and the summary so far (sampling.max_new_tokens, {reserved})"
+        return self._no_room(f"{text} beside {beside}", has_summaries=part != "map")
+
+    def _no_room(self, what: str, has_summaries: bool) -> CannotSplit:
+        is_by_config = self.limit == self.chunk_tokens
+        source = "an engine has beside sampling.max_new_tokens"
+        remedies = ["shorten the template or prompt.system"]
+        if has_summaries or not is_by_config:
+            remedies.insert(0, "lower sampling.max_new_tokens")
+        if is_by_config:
+            source = "strategy.chunk_tokens allows"
+            remedies.insert(0, "raise strategy.chunk_tokens")
+        if self.overlap_tokens and "strategy.overlap_tokens" in what:
+            remedies.append("lower strategy.overlap_tokens")
+        return CannotSplit(
+            f"a prompt must have room for {what}, got {self.limit} tokens, which is what {source}; "
+            + " or ".join(remedies)
         )
 
+    def _check_combining(self) -> None:
+        """Before anything is cut: the longest summaries must fit in pairs, unless there will be
+        one. Raises CannotSplit."""
+        overhead = self._build("combine", "").prompt_tokens
+        pair = overhead + self._count(SEPARATOR) + 2 * self.max_new_tokens
+        if pair <= self.limit:
+            return
+        if self._build("map", self.document.text).prompt_tokens > self.limit:
+            raise self._no_room(
+                f"two summaries of sampling.max_new_tokens ({self.max_new_tokens}) beside "
+                f"strategy.combine_template ({overhead} tokens)",
+                has_summaries=True,
+            )
+
     def _mapping(self) -> list[Step]:
-        chunks = self._chunks(self._whole, self.limit, "map")
+        chunks = self._chunks(self._whole, "map")
         return [
             Step(request, 0, n, piece.begin, piece.end, f"chunk {n + 1} of {len(chunks)}")
             for n, (piece, request) in enumerate(chunks)
@@ -133,11 +171,11 @@ class Split:
             groups.append((group, request))
             begin += len(group)
         if len(groups) == len(summaries):
-            raise CannotSplit(
-                f"prompts of at most {self.limit} tokens must have room for two summaries of parts "
-                f"beside the {overhead} of strategy.combine_template, got summaries of "
-                f"{min(sizes)} to {max(sizes)} tokens; lower sampling.max_new_tokens, shorten the "
-                "template, or raise strategy.chunk_tokens"
+            # An answer may have more tokens as a text than it was made of.
+            raise self._no_room(
+                f"two summaries of parts ({min(sizes)} to {max(sizes)} tokens) beside "
+                f"strategy.combine_template ({overhead} tokens)",
+                has_summaries=True,
             )
         return groups
 

@@ -33,9 +33,15 @@ class Strategy:
     def split(self, whole: Task, limit: int, max_new_tokens: int) -> Task:
         """The same document in prompts of up to ``limit`` tokens. Nothing is cut before the task
         advances."""
-        kind = self._config.kind
-        overlap_tokens = self._config.overlap_tokens
-        split = Split(whole.document, self._prompts, limit, max_new_tokens, overlap_tokens)
+        config, kind = self._config, self._config.kind
+        split = Split(
+            whole.document,
+            self._prompts,
+            limit,
+            max_new_tokens,
+            config.overlap_tokens,
+            config.chunk_tokens,
+        )
         stages = split.map_reduce() if kind == MAP_REDUCE else split.refine()
         turn = next(self._turns)
         return Task(whole.document, whole.prompt_tokens, stages, kind, turn, self._recall)

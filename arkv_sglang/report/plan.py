@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from arkv_sglang.report.table import WIDTH
-from arkv_sglang.report.text import show_bytes, show_duration, show_number
+from arkv_sglang.report.text import show_bytes, show_count, show_duration, show_number
 
 MISSING_MEMORY = (
     "How many requests run at once hangs on the KV memory of an engine, which is not known before "
-    "it starts: set engine.max_total_tokens, or pass --kv-gib, --probe or --from-report."
+    "it starts: set engine.max_total_tokens, or pass --kv-gib, --from-report"
 )
-MISSING_TIME = "Pass --probe N to run N documents and estimate the time, or --from-report FILE."
+MISSING_TIME = "Pass --from-report FILE to estimate the time"
 
 
 def print_plan(plan: Mapping[str, Any], console: Console) -> None:
@@ -52,19 +52,23 @@ def _parts(plan: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield ""
     yield from _audit(plan)
     yield from _time(plan)
+    for warning in plan["warnings"]:
+        yield Text(f"Careful: {warning}.", style="red")
 
 
 def _corpus(plan: Mapping[str, Any]) -> Table:
     table = _table("", "")
     documents, tokens = plan["documents"], plan["prompt_tokens"]
+    too_long = documents["too_long"]
     table.add_row("documents", show_number(documents["all"]))
     table.add_row("  that fit", show_number(documents["fits"]))
     if documents["cut"]:
         table.add_row(f"  of them in chunks ({plan['strategy']})", show_number(documents["cut"]))
+    why = f"over {plan['max_prompt_tokens']:,} tokens"
     table.add_row(
-        f"  too long (over {plan['max_prompt_tokens']:,} tokens)",
-        show_number(documents["too_long"]),
-        style="red" if documents["too_long"] else None,
+        f"  too long ({why if plan['strategy'] == 'single' else 'and cannot be cut'})",
+        show_number(too_long),
+        style="red" if too_long else None,
     )
     table.add_row(
         "  invalid",
@@ -76,8 +80,9 @@ def _corpus(plan: Mapping[str, Any]) -> Table:
     table.add_row("requests", show_number(plan["requests"]))
     if tokens:
         table.add_section()
+        label = "prompt tokens of whole documents" + ", too long ones too" * bool(too_long)
         for name in ("min", "median", "p95", "max", "total"):
-            table.add_row(f"prompt tokens, {name}", show_number(tokens[name]))
+            table.add_row(f"{label}: {name}", show_number(tokens[name]))
     return table
 
 
@@ -85,8 +90,8 @@ def _kv(plan: Mapping[str, Any]) -> Table:
     table = _table(
         "policy",
         "budget",
-        "median document",
-        "longest document",
+        "median request",
+        "longest request",
         "its rows bf16 / fp8 / evicted",
         "at once: median",
         "longest",
@@ -109,7 +114,7 @@ def _kv(plan: Mapping[str, Any]) -> Table:
 def _kv_notes(plan: Mapping[str, Any]) -> Iterator[str]:
     memory = plan["memory"]
     if memory is None:
-        yield MISSING_MEMORY
+        yield MISSING_MEMORY + (" or --probe." if plan["can_probe"] else ".")
         return
     yield (
         f"KV memory of an engine: {show_bytes(memory['bytes'])}, {memory['tokens']:,} tokens in "
@@ -128,7 +133,7 @@ def _kv_notes(plan: Mapping[str, Any]) -> Iterator[str]:
 def _audit(plan: Mapping[str, Any]) -> Iterator[str]:
     if audit := plan["audit"]:
         yield (
-            f"Audit: {audit['documents']:,} documents again with full KV, and "
+            f"Audit: {show_count(audit['documents'], 'document')} again with full KV, and "
             f"{audit['repeat_documents']:,} of them twice, about {audit['prompt_tokens']:,} prompt "
             "tokens."
         )
@@ -138,7 +143,9 @@ def _audit(plan: Mapping[str, Any]) -> Iterator[str]:
 def _time(plan: Mapping[str, Any]) -> Iterator[RenderableType]:
     time = plan["time"]
     if time is None:
-        yield MISSING_TIME
+        if plan["requests"]:
+            probe = ", or --probe N to run N documents first" if plan["can_probe"] else ""
+            yield f"{MISSING_TIME}{probe}."
         return
     yield Text(f"Time, from a {time['source']}", style="bold")
     table = _table("", "")

@@ -19,6 +19,11 @@ def show_number(value: float | None, digits: int = 0) -> str:
     return MISSING if value is None else f"{value:,.{digits}f}"
 
 
+def show_count(count: int, noun: str) -> str:
+    """ "1 document", "2 documents"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def show_ratio(value: float | None) -> str:
     """A share of one in percent; what is not quite nothing, or not quite all, shows as such."""
     if value is None:

@@ -89,6 +89,8 @@ def test_integers_and_ratios_are_told_apart():
         ({"budgets": 0.5}, ["budgets", "unknown", "0.5", "budget"]),
         ('{"budget": 0.5', ["JSON", "budget"]),
         ("[1, 2]", ["mapping", "list"]),
+        ('{"budget": 0.5, "sinks": 4, "budget": 0.25}', ["each key once", "'budget' twice"]),
+        ('{"pooling": {"width": 5, "width": 5}}', ["each key once", "'width' twice"]),
         ("@absent.yaml", ["absent.yaml", "readable"]),
         ("@a\0b", ["YAML"]),
         ("[" * 100_000, ["JSON"]),
@@ -129,6 +131,28 @@ def test_broken_yaml(tmp_path):
     path.write_text("budget: [")
     with pytest.raises(ConfigError, match="must be YAML"):
         load_config("arkv", f"@{path}")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("budget: 0.5\nsinks: 4\nbudget: 0.5\n", "'budget' twice in lines 1 and 3; remove"),
+        ("pooling:\n  width: 5\n  'width': 7\n", "'width' twice in lines 2 and 3; remove"),
+        ("{sinks: 4, sinks: 5}", "'sinks' twice in lines 1 and 1; remove"),
+    ],
+)
+def test_a_key_given_twice_is_refused(tmp_path, text, where):
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"policy.yaml' must name each key once, got {where}"):
+        load_config("arkv", f"@{path}")
+
+
+def test_a_merged_key_may_be_given_again(tmp_path):
+    path = tmp_path / "policy.yaml"
+    path.write_text("pooling:\n  <<: &a {<<: {kind: avg, width: 3}, width: 5}\n  width: 9\n")
+    pooling = load_config("arkv", f"@{path}").pooling
+    assert (pooling.kind, pooling.width) == ("avg", 9)
 
 
 def test_unknown_policy():

@@ -18,14 +18,15 @@ ROOT = Path(__file__).parents[2]
 # Part of the package -> the parts that it may import. A part that is not here may import all.
 ALLOWED_PARTS = {
     "core": {"core", "config"},
-    "config": {"core", "config"},
+    "unique_keys": {"unique_keys"},
+    "config": {"core", "config", "unique_keys"},
     "sizes": {"core", "config", "sizes"},
     "policy": {"core", "config", "policy"},
     "kernels": {"core", "config", "kernels"},
     "storage": {"core", "config", "policy", "kernels", "storage"},
     "cache": {"core", "config", "policy", "kernels", "storage", "cache"},
     "engine": {"core", "config", "sizes", "policy", "kernels", "storage", "cache", "engine"},
-    "batch": {"core", "config", "sizes", "policy", "batch", "report"},
+    "batch": {"core", "config", "unique_keys", "sizes", "policy", "batch", "report"},
     "report": {"config", "report"},
 }
 

@@ -74,6 +74,11 @@ def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None
         ("engine.a={list: {1: 2}}", r"engine.a.list.1 must be a valid string, got 1; "),
         ("engine.a=&a [*a]", r"engine.a.0 must not contain itself, got a loop; "),
         ("engine.kv_policy_config=5", "--kv-policy-config must be a .*mapping, got int"),
+        ("engine.kv_policy_config={sinks: 4, sinks: 5}", "--set .*_config must name each key once"),
+        (
+            """engine.kv_policy_config='{"sinks": 4, "sinks": 5}'""",
+            "--kv-policy-config must name each key once, got 'sinks' twice; remove one of the two",
+        ),
         (
             "strategy=split",
             "strategy.kind must be 'single', 'map_reduce' or 'refine', got 'split'; ",
@@ -90,6 +95,31 @@ def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None
         (
             "strategy.refine_template={{ text }}",
             "must use the variables summary and text and no other than summary, text, title and ",
+        ),
+        (
+            "strategy.refine_template={{ text }}",
+            r"got '{{ text }}'; write {{ summary }} where the summary so far belongs$",
+        ),
+        (
+            "strategy.refine_template={{ summary }}",
+            r"got '{{ summary }}'; write {{ text }} where the document belongs$",
+        ),
+        (
+            "prompt.template={{ text }} {{ boby }}",
+            r"no other than text, title and doc_id, got '.*'; take out boby$",
+        ),
+        (
+            "strategy.refine_template={{ a }}{{ b }}{{ text }}",
+            r"; write {{ summary }} where the summary so far belongs and take out a, b$",
+        ),
+        (
+            "strategy.chunk_tokens=9",
+            "^strategy.chunk_tokens must be left out with strategy.kind single, which cuts nothing,"
+            " got 9; remove it, or pass --set strategy=map_reduce or --set strategy=refine$",
+        ),
+        (
+            "strategy.overlap_tokens=9",
+            "^strategy.overlap_tokens must be left out with strategy.kind single, .* got 9; remove",
         ),
         ("prompt.template={{ text | no }}", r"a Jinja2 template \(No filter named 'no'.\), got"),
         (
@@ -111,6 +141,12 @@ def test_each_mistake_is_one_sentence(path: Path, override: str, message: str) -
         ("a: [", "--config must be YAML, got "),
         ("- 1", "--config must hold sections, got list"),
         ("", "--config must hold sections, got NoneType"),
+        (
+            "run:\n  lookahead_docs: 1\n  lookahead_docs: 2",
+            "must name each key once, got 'lookahead_docs' twice in lines 2 and 3 of '.*job.yaml'; ",
+        ),
+        ("run: {}\ninput: {}\nrun: {}", "each key once, got 'run' twice in lines 1 and 3 of "),
+        ("a: [{b: [{c: 1, c: 1}]}]", "each key once, got 'c' twice in lines 1 and 1 of "),
         ("a: 2024-13-45", r"--config must be YAML, got .* \(month must be in 1..12\)"),
     ],
 )

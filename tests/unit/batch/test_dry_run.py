@@ -39,9 +39,15 @@ def config(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def dry(config: dict[str, Any], *arguments: Any, source: Any = SOURCE, **more: Any) -> DryRun:
+def dry(
+    config: dict[str, Any],
+    *arguments: Any,
+    source: Any = SOURCE,
+    num_probes: int = 3,
+    **more: Any,
+) -> DryRun:
     run = DryRun(JobConfig.model_validate(config), FakePrompts(), *arguments, **more)
-    run.read(iter(source), num_probes=3)
+    run.read(iter(source), num_probes)
     return run
 
 
@@ -112,6 +118,61 @@ def test_what_cannot_be_cut_is_too_long_with_its_reason(config: dict[str, Any]) 
     assert plan["prompt_tokens"]["max"] == 9000
 
 
+BAD = BadDocument("bad", "the text is empty")
+SHORT, LONG = Document("short", "x" * 50), Document("long", "x" * 9000)
+CUT_THEM = "; pass --set strategy=map_reduce to cut those that are too long"
+
+
+@pytest.mark.parametrize(
+    ("source", "sections", "warning"),
+    [
+        ([], {}, "the input held no documents"),
+        ([LONG], {}, f"none of 1 document succeeded (1 too_long){CUT_THEM}"),
+        ([BAD, BAD], {}, "none of 2 documents succeeded (2 invalid)"),
+        (
+            [*[SHORT] * 7, LONG, BAD],
+            {},
+            "2 of 9 documents failed (1 too_long, 1 invalid), more than run.max_failure_rate 0.1 "
+            f"allows{CUT_THEM}",
+        ),
+        ([LONG], {"input": {"path": "s3://b/c", "format": "openai"}}, "none of 1 document"),
+        (
+            [LONG],
+            {"strategy": {"kind": "map_reduce", "chunk_tokens": 60}},
+            "none of 1 document succeeded (1 too_long)",
+        ),
+    ],
+)
+def test_a_run_that_is_bound_to_fail_is_announced(
+    config: dict[str, Any], source: Any, sections: dict[str, Any], warning: str
+) -> None:
+    [said] = dry(config | sections, num_probes=0, source=source).plan()["warnings"]
+    assert said.startswith(f"the run would end with exit code 1: {warning}")
+    assert ("strategy=" in said) == warning.endswith(CUT_THEM)
+
+
+@pytest.mark.parametrize(
+    ("source", "sections"),
+    [
+        ([*[SHORT] * 9, LONG], {}),
+        ([SHORT, LONG], {"run": {"max_failure_rate": 0.5}}),
+        ([LONG], {"strategy": {"kind": "map_reduce"}}),
+    ],
+)
+def test_a_run_that_may_succeed_is_not_warned_of(
+    config: dict[str, Any], source: Any, sections: dict[str, Any]
+) -> None:
+    assert dry(config | sections, num_probes=0, source=source).plan()["warnings"] == []
+
+
+def test_a_probe_of_nothing_is_said(config: dict[str, Any]) -> None:
+    config["strategy"] = {"kind": "map_reduce"}
+    plan = dry(config, source=[LONG]).plan()
+    assert plan["warnings"] == ["--probe timed nothing, since no document fits in one request"]
+    assert not plan["can_probe"] and plan["requests"] == 3
+    assert dry(config, source=[SHORT]).plan()["can_probe"]
+
+
 def test_probes_are_drawn_evenly_from_all_that_fit(config: dict[str, Any]) -> None:
     source = [Document(f"d{n}", "x" * (9000 if n % 2 else 10)) for n in range(600)]
     drawn = {document.doc_id: document for document in dry(config, source=source).probes}
@@ -154,7 +215,7 @@ def test_an_audit_is_planned_by_the_average_document(config: dict[str, Any]) -> 
 
 def test_a_probe_without_an_answer_fails_in_one_sentence(config: dict[str, Any]) -> None:
     run = dry(config, source=[Document("d", "text")])
-    with pytest.raises(RunFailed, match="no answer of 1 documents; the first: the engine refused"):
+    with pytest.raises(RunFailed, match="no answer of 1 document; the first: the engine refused"):
         asyncio.run(run.probe(FakeEngine(fails=frozenset(["d"]))))
     with pytest.raises(RunFailed, match="no engine started"):
         asyncio.run(run.probe(FakeEngine(starts=False)))

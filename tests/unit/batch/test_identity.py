@@ -31,7 +31,7 @@ def hashed(tmp_path: Path, **sections: dict[str, Any]) -> str:
         {"engine": {"revision": None, "api_key": "secret"}},
         {"engine": {"kv_policy_config": '{"budget": 0.55}'}},
         {"sampling": {"max_new_tokens": 10, "temperature": 0.0}},
-        {"strategy": {"chunk_tokens": 500, "map_template": "{{ text }}"}},
+        {"strategy": {"map_template": "{{ text }}", "refine_template": "{{ summary }}{{ text }}"}},
     ],
 )
 def test_what_changes_no_answer_changes_no_hash(tmp_path: Path, sections: Any) -> None:

@@ -179,7 +179,7 @@ def test_a_document_that_cannot_be_split_is_too_long() -> None:
     rows, _, _ = run([FakeEngine()], documents(3000), "refine", max_new_tokens=985)
     assert rows["d0"].status == "too_long"
     assert rows["d0"].error is not None
-    assert "have room for more than 0 of the text" in rows["d0"].error
+    assert "have room for text beside strategy.refine_template" in rows["d0"].error
     assert (rows["d0"].strategy, rows["d0"].n_chunks) == ("refine", None)
     assert rows["d0"].prompt_tokens == 3000
 

@@ -145,27 +145,74 @@ def test_chunks_shrink_until_their_prompts_fit(times: int, extra: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "overlap", "sentence"),
+    ("kind", "limit", "chunk_tokens", "overlap", "sentence"),
     [
         (
+            "map_reduce",
             4,
+            None,
             0,
-            r"at most 4 tokens .* more than 0 of the text beside the 5 of strategy\.map_template, ",
+            "two summaries of sampling.max_new_tokens (20) beside strategy.combine_template (9 "
+            "tokens), got 4 tokens, which is what an engine has beside sampling.max_new_tokens; "
+            "lower sampling.max_new_tokens or shorten the template or prompt.system",
         ),
-        (20, 15, r"more than 15 of the text .*, got 15; "),
+        (
+            "map_reduce",
+            50,
+            50,
+            0,
+            "two summaries of sampling.max_new_tokens (20) beside strategy.combine_template (9 "
+            "tokens), got 50 tokens, which is what strategy.chunk_tokens allows; raise "
+            "strategy.chunk_tokens or lower sampling.max_new_tokens or shorten the template or "
+            "prompt.system",
+        ),
+        (
+            "map_reduce",
+            60,
+            60,
+            55,
+            "more text than strategy.overlap_tokens (55) beside strategy.map_template (5 tokens), "
+            "got 60 tokens, which is what strategy.chunk_tokens allows; raise "
+            "strategy.chunk_tokens or shorten the template or prompt.system or lower "
+            "strategy.overlap_tokens",
+        ),
+        (
+            "refine",
+            25,
+            25,
+            0,
+            "text beside strategy.refine_template (8 tokens) and the summary so far "
+            "(sampling.max_new_tokens, 20), got 25 tokens, which is what strategy.chunk_tokens "
+            "allows; raise strategy.chunk_tokens or lower sampling.max_new_tokens or shorten the "
+            "template or prompt.system",
+        ),
     ],
 )
-def test_a_prompt_without_room_for_text_is_named(limit: int, overlap: int, sentence: str) -> None:
-    task = split(words(30), "map_reduce", limit, overlap_tokens=overlap)
-    with pytest.raises(CannotSplit, match=sentence):
+def test_a_prompt_without_room_is_named_before_anything_is_cut(
+    kind: str, limit: int, chunk_tokens: int | None, overlap: int, sentence: str
+) -> None:
+    class Uncut(FakePrompts):
+        def token_starts(self, text: str) -> range:
+            assert len(text) < 5, "it is cut"
+            return super().token_starts(text)
+
+    settings = {"chunk_tokens": chunk_tokens, "overlap_tokens": overlap}
+    task = split(words(30), kind, limit, prompts=Uncut(), **settings)
+    with pytest.raises(CannotSplit) as caught:
         task.advance()
+    assert str(caught.value) == f"a prompt must have room for {sentence}"
 
 
-def test_summaries_of_which_no_two_fit_are_named() -> None:
-    task = split(words(60), "map_reduce", limit=100, new_tokens=60)
+def test_one_chunk_needs_no_room_for_two_summaries() -> None:
+    task = split("x" * 90, "map_reduce", limit=95, new_tokens=60)
+    assert [len(steps) for steps in finish(task, lambda prompt: "s" * 60)] == [1]
+
+
+def test_answers_that_are_longer_than_allowed_and_fit_in_no_pair_are_named() -> None:
+    task = split(words(60), "map_reduce", limit=100)
     for step in task.advance():
         task.take(step, result("s" * 60, step.request), "engine-0")
-    with pytest.raises(CannotSplit, match=r"room for two summaries .* 62 to 62 tokens; lower"):
+    with pytest.raises(CannotSplit, match=r"room for two summaries of parts \(62 to 62 tokens\)"):
         task.advance()
 
 
@@ -224,7 +271,7 @@ def test_strategies_split_what_has_no_prompt_of_its_own() -> None:
     assert strategy.max_prompt_tokens(plain, 900) == 50
     assert strategy.max_prompt_tokens(plain, 30) == 30
     assert strategy.max_prompt_tokens(own, 900) == 900
-    single = Strategy(StrategyConfig(chunk_tokens=50), FakePrompts())
+    single = Strategy(StrategyConfig(), FakePrompts())
     assert not single.splits(plain) and single.max_prompt_tokens(plain, 900) == 900
 
 

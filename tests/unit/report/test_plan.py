@@ -47,7 +47,9 @@ def plan() -> dict[str, Any]:
         "window_docs": 32,
         "when": "prefill",
         "audit": None,
+        "can_probe": True,
         "time": None,
+        "warnings": [],
     }
 
 
@@ -104,8 +106,35 @@ def test_with_memory_and_a_pace_it_says_how_many_and_how_long(plan: dict[str, An
 def test_where_rows_are_not_plain_the_kv_is_not_reckoned(plan: dict[str, Any]) -> None:
     text = printed(plan | {"kv": [], "kv_unknown": "the model keeps latent vectors"})
     assert "KV memory is not reckoned: the model keeps latent vectors." in text
-    empty = {"kv": [], "prompt_tokens": None, "requests": 0}
-    assert "prompt tokens" not in printed(plan | empty)
+    empty = {"kv": [], "prompt_tokens": None, "requests": 0, "can_probe": False}
+    nothing = printed(plan | empty)
+    assert "prompt tokens" not in nothing and "--probe" not in nothing
+
+
+def test_warnings_are_the_last_thing_said(plan: dict[str, Any]) -> None:
+    assert "Careful" not in printed(plan)
+    text = printed(plan | {"warnings": ["the run would end badly", "so would [red]another"]})
+    lines = ["Careful: the run would end badly.", "Careful: so would [red]another."]
+    assert text.splitlines()[-2:] == lines
+
+
+def test_a_probe_is_wanted_where_there_is_something_to_probe(plan: dict[str, Any]) -> None:
+    assert printed(plan).count("--probe") == 2
+    text = printed(plan | {"can_probe": False})
+    assert "--probe" not in text and text.count("--from-report") == 2
+
+
+def test_tables_say_which_documents_they_are_about(plan: dict[str, Any]) -> None:
+    text = printed(plan)
+    assert "prompt tokens of whole documents, too long ones too: max" in text
+    assert "longest request" in text and "longest document" not in text
+    plan["documents"]["too_long"] = 0
+    assert "prompt tokens of whole documents: max" in printed(plan)
+
+
+def test_one_document_is_not_documents(plan: dict[str, Any]) -> None:
+    plan["audit"] = {"documents": 1, "repeat_documents": 1, "prompt_tokens": 9, "least_s": None}
+    assert "Audit: 1 document again with full KV" in printed(plan)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +162,12 @@ def test_ratios(ratio: float | None, shown: str) -> None:
 
 def test_a_plan_tells_of_documents_in_chunks(plan: dict[str, Any]) -> None:
     assert "chunks" not in printed(plan)
+    assert "too long (over 65,000 tokens)" in printed(plan)
     plan["documents"]["cut"] = 17
     reasons = [("prompts of at most 60 tokens must", 12)]
     plan |= {"strategy": "refine", "chunks": 345, "too_long_reasons": reasons}
     text = printed(plan)
+    assert "too long (and cannot be cut)" in text and "over 65,000" not in text
     for words in ("in chunks (refine)", "17", "345", "12 cannot be cut: prompts of at most 60"):
         assert words in text
     assert "Careful: documents were cut" not in text
