@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from arkv_sglang.batch.lane import Work
 from arkv_sglang.batch.metrics import NoMirror
 from arkv_sglang.batch.monitor import Monitor
 from arkv_sglang.batch.progress import Bar, Progress
