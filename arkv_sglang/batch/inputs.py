@@ -79,10 +79,7 @@ def _find(given: str) -> list[InputFile]:
             "working directory, so give the whole path if the file does not travel with it"
         ) from None
     except (pa.ArrowException, OSError) as error:
-        raise ConfigError(
-            f"input.path must be readable, got {given!r} ({describe(error)}); correct it or "
-            "the rights to it"
-        ) from None
+        raise _out_of_reach(given, error) from None
     except ValueError as error:
         raise ConfigError(
             f"input.path must be a path, a URI or a pattern, got {given!r} ({error}); correct it"
@@ -94,10 +91,22 @@ def _locate(given: str) -> tuple[pafs.FileSystem, str]:
     try:
         # Links stay: the name that was given says the kind, and not that of the file behind it.
         return pafs.FileSystem.from_uri(given if is_uri(given) else os.path.abspath(given))
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(
             f"input.path must be a path or a URI, got {given!r} ({describe(error)}); correct it"
         ) from None
+    except (pa.ArrowException, OSError) as error:
+        raise _out_of_reach(given, error) from None
+
+
+def _out_of_reach(given: str, error: Exception) -> ConfigError:
+    remedy = "correct it or the rights to it"
+    if is_uri(given):
+        remedy = (
+            "check its name, the network and the credentials of this machine, or copy the files "
+            "to where it reads them"
+        )
+    return ConfigError(f"input.path must be readable, got {given!r} ({describe(error)}); {remedy}")
 
 
 def _walk(fs: pafs.FileSystem, info: pafs.FileInfo, root: str) -> list[InputFile]:

@@ -1,8 +1,10 @@
 """Which files an input is made of, under which names."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
@@ -98,3 +100,21 @@ def test_patterns_on_a_file_system_without_a_root(monkeypatch: pytest.MonkeyPatc
     assert names("s3://bucket/*/*.txt") == ["a/1.txt", "b/2.txt"]
     assert names("s3://bucket/b*") == ["b/2.txt", "b/c/3.txt"]
     assert names("s3://bucket") == ["a/1.txt", "b/2.txt", "b/c/3.txt"]
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError("no route"), r"readable, got 's3://bucket' \(.*no route.*\); check its name, the"),
+        (pa.ArrowInvalid("no such scheme"), r"a path or a URI, got .*scheme.*; correct it$"),
+    ],
+)
+def test_a_uri_that_is_out_of_reach_is_told_from_one_that_is_none(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+) -> None:
+    def fail(uri: str) -> None:
+        raise error
+
+    monkeypatch.setattr(inputs.pafs, "FileSystem", SimpleNamespace(from_uri=fail))
+    with pytest.raises(ConfigError, match=sentence):
+        names("s3://bucket")
