@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -19,7 +19,6 @@ from pydantic.dataclasses import dataclass
 from arkv_sglang.unique_keys import DuplicateKey, read_json, read_yaml
 
 POLICIES = ("none", "original", "quantized", "arkv-paper", "arkv")
-CONFIG_FLAG = "--kv-policy-config"
 
 # gamma and tau of arXiv 2603.08727, from the authors' released code.
 PAPER_GAMMA = 263.8108280337562
@@ -28,6 +27,17 @@ PAPER_TAU = (7.774380648611771, 5.407015096778621, 5.527702582901318)
 
 class ConfigError(ValueError):
     """A policy or one of its settings is not what it must be."""
+
+
+class Names(NamedTuple):
+    """What the user calls the policy and its settings, and how the settings are taken away."""
+
+    policy: str
+    config: str
+    drop_config: str
+
+
+FLAGS = Names("--kv-policy", "--kv-policy-config", "drop --kv-policy-config")
 
 
 def _number(value: Any) -> Any:
@@ -156,91 +166,100 @@ class ArkvConfig:
         return dict(TypeAdapter(ArkvConfig).dump_python(self, mode="json"))
 
 
-def load_config(policy: str, raw: str | Mapping[str, Any] | None = None) -> ArkvConfig | None:
+def load_config(
+    policy: str, raw: str | Mapping[str, Any] | None = None, names: Names = FLAGS
+) -> ArkvConfig | None:
     """Build the config of ``--kv-policy policy --kv-policy-config raw``; None for ``none``.
 
-    ``raw``: JSON text, ``@file.yaml``, a mapping, or nothing. Raises `ConfigError`.
+    ``raw``: JSON text, ``@file.yaml``, a mapping, or nothing. Raises `ConfigError`, in ``names``.
     """
     if policy not in POLICIES:
-        raise ConfigError(f"--kv-policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-    values = _as_mapping(raw)
+        raise ConfigError(f"{names.policy} must be one of {', '.join(POLICIES)}, got {policy!r}")
+    values = _as_mapping(raw, names)
     if policy == "none":
         if values:
             raise ConfigError(
-                f"{CONFIG_FLAG} must be empty with --kv-policy none, got {list(values)}; "
-                "choose a policy or drop the config"
+                f"{names.config} must be empty with {names.policy} none, got {list(values)}; "
+                f"choose a policy or {names.drop_config}"
             )
         return None
     if values.get("policy", policy) != policy:
         raise ConfigError(
-            f"{CONFIG_FLAG} names policy {values['policy']!r} but --kv-policy is {policy!r}; "
+            f"{names.config} names policy {values['policy']!r} but {names.policy} is {policy!r}; "
             "drop one of the two"
         )
     known = {field.name for field in fields(ArkvConfig)}
     unknown = [key for key in values if key not in known]
     if unknown:
         raise ConfigError(
-            f"{CONFIG_FLAG} field {unknown[0]!r} is unknown (value {values[unknown[0]]!r}); "
+            f"{names.config} field {unknown[0]!r} is unknown (value {values[unknown[0]]!r}); "
             f"known fields: {', '.join(sorted(known - {'policy'}))}"
         )
     try:
         return TypeAdapter(ArkvConfig).validate_python({**values, "policy": policy})
     except ValidationError as error:
-        raise ConfigError(_one_sentence(error)) from None
+        raise ConfigError(_one_sentence(error, names)) from None
 
 
-def _as_mapping(raw: str | Mapping[str, Any] | None) -> dict[str, Any]:
+# The settings that are mappings themselves.
+_SECTIONS = {"pooling": Pooling}
+
+
+def _as_mapping(raw: str | Mapping[str, Any] | None, names: Names) -> dict[str, Any]:
     if raw is None:
         return {}
     if isinstance(raw, Mapping):
         return dict(raw)
     parsed: Any = raw
     if isinstance(raw, str):
-        parsed = _read_yaml(raw[1:]) if raw.startswith("@") else _parse_json(raw)
+        parsed = _read_yaml(raw[1:], names) if raw.startswith("@") else _parse_json(raw, names)
     if not isinstance(parsed, dict):
         raise ConfigError(
-            f"{CONFIG_FLAG} must be a JSON or YAML mapping, got {type(parsed).__name__}"
+            f"{names.config} must be a JSON or YAML mapping, got {type(parsed).__name__}"
         )
     return parsed
 
 
-def _parse_json(text: str) -> Any:
+def _parse_json(text: str, names: Names) -> Any:
     try:
         return read_json(text)
     except DuplicateKey as error:
         raise ConfigError(
-            f"{CONFIG_FLAG} must name each key once, got {error.shown}; remove one of the two"
+            f"{names.config} must name each key once, got {error.shown}; remove one of the two"
         ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{CONFIG_FLAG} must be a JSON object or @file.yaml, got {text[:200]!r} ({error})"
+            f"{names.config} must be a JSON object or @file.yaml, got {text[:200]!r} ({error})"
         ) from None
 
 
-def _read_yaml(path: str) -> Any:
+def _read_yaml(path: str, names: Names) -> Any:
     try:
         return read_yaml(Path(path).read_text()) or {}
     except DuplicateKey as error:
         raise ConfigError(
-            f"{CONFIG_FLAG} file {path!r} must name each key once, got {error.shown}; "
+            f"{names.config} file {path!r} must name each key once, got {error.shown}; "
             "remove one of the two"
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"{CONFIG_FLAG} file {path!r} must be readable, got: {error.strerror}"
+            f"{names.config} file {path!r} must be readable, got: {error.strerror}"
         ) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{CONFIG_FLAG} file {path!r} must be YAML, got: {reason}") from None
+        raise ConfigError(f"{names.config} file {path!r} must be YAML, got: {reason}") from None
 
 
-def _one_sentence(error: ValidationError) -> str:
+def _one_sentence(error: ValidationError, names: Names) -> str:
     first = error.errors()[0]
     # A union reports each alternative; its last path element names the alternative, not a field.
     location = ".".join(str(part) for part in first["loc"] if str(part) not in ("int", "float"))
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "dataclass_type":
+        keys = ", ".join(field.name for field in fields(_SECTIONS[location]))
+        message = f"must be a mapping with the keys {keys}"
     if not location:
-        return f"{CONFIG_FLAG}: {message}"
+        return f"{names.config}: {message}"
     return (
-        f"{CONFIG_FLAG} field {location} is {first['input']!r}: {message[0].lower()}{message[1:]}"
+        f"{names.config} field {location} is {first['input']!r}: {message[0].lower()}{message[1:]}"
     )

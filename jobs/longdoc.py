@@ -54,7 +54,7 @@ def main() -> int:
     try:
         config = load_config(arguments.config, arguments.set)
         models = {config.model_name, config.engine["model_path"]}
-        source = open_documents(config.input, models)
+        source = open_documents(config.input, models, say=say)
         prompts = TokenizedPrompts(load_tokenizer(config.engine), config.prompt, config.strategy)
         if arguments.dry_run:
             return dry_run(config, source, prompts, arguments)

@@ -32,9 +32,10 @@ Seconds = Annotated[float, Field(gt=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
-def broken_rule(rule: str, remedy: str) -> PydanticCustomError:
-    """An error whose message load.py turns into "<field> must <rule>, got ...; <remedy>"."""
-    return PydanticCustomError("rule", "{rule}", {"rule": rule, "remedy": remedy})
+def broken_rule(rule: str, remedy: str, key: str | None = None) -> PydanticCustomError:
+    """An error whose message load.py turns into "<field> must <rule>, got ...; <remedy>". ``key``:
+    which one of a section breaks it."""
+    return PydanticCustomError("rule", "{rule}", {"rule": rule, "remedy": remedy, "key": key})
 
 
 def is_uri(path: str) -> bool:
@@ -243,16 +244,19 @@ class JobConfig(Section):
         model = engine.get("model_path")
         if not isinstance(model, str) or not model:
             raise broken_rule(
-                "have model_path, a folder or a hub name", "add it to the section engine"
+                "be a folder or a hub name",
+                "add it to the section engine or pass --set engine.model_path=NAME",
+                "model_path",
             )
         if Path(model).is_absolute() and not Path(model).is_dir():
             raise broken_rule(
-                "have as model_path a folder that exists", "correct it or give a hub name"
+                "be a folder that exists", "correct it or give a hub name", "model_path"
             )
         if engine.get("allow_auto_truncate"):
             raise broken_rule(
-                "not set allow_auto_truncate, which drops the end of a long prompt silently",
+                "not be set, since it drops the end of a long prompt silently",
                 "remove it: documents that are too long get a row that says so",
+                "allow_auto_truncate",
             )
         return engine
 
@@ -262,16 +266,17 @@ class JobConfig(Section):
         cls, audit: AuditConfig, info: ValidationInfo
     ) -> AuditConfig:
         engine, sampling = info.data.get("engine"), info.data.get("sampling")
-        off = "pass --set audit.fraction=0"
         if audit.fraction and engine and (engine.get("kv_policy") or "none") == "none":
             raise broken_rule(
-                "be off with engine.kv_policy none, which compresses nothing",
-                f"choose a policy or {off}",
+                "be 0 with engine.kv_policy none, which compresses nothing",
+                "choose a policy or pass --set audit.fraction=0",
+                "fraction",
             )
         if audit.fraction and sampling and not is_greedy(sampling.model_dump()):
             raise broken_rule(
-                "be off with random sampling, where answers differ without compression, too",
-                f"pass --set sampling.temperature=0 or {off}",
+                "be 0 with random sampling, where answers differ without compression, too",
+                "pass --set sampling.temperature=0 or --set audit.fraction=0, whichever you mean",
+                "fraction",
             )
         return audit
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from arkv_sglang.batch.config import InputConfig
-from arkv_sglang.batch.inputs import InputFile, check_columns, find_files
+from arkv_sglang.batch.inputs import InputFile, check_columns, describe_ignored, find_files
 from arkv_sglang.batch.openai_requests import read_request
 from arkv_sglang.batch.records import Record, read_file, read_jsonl, read_parquet, read_records
 from arkv_sglang.batch.sandbox import Sandbox
@@ -20,13 +20,19 @@ Reader = Callable[[str, dict[str, Any]], Document]
 
 
 def open_documents(
-    config: InputConfig, models: Collection[str] = (), only: Collection[str] | None = None
+    config: InputConfig,
+    models: Collection[str] = (),
+    only: Collection[str] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Source:
     """Check the input at once (ConfigError), then return an iterator that reads it lazily.
 
     ``models`` are the names by which an OpenAI request may ask for the engine's model (none: any
-    will do). With ``only``, documents of other ids are passed over, and files of text not read."""
-    kind, files = find_files(config)
+    will do). With ``only``, documents of other ids are passed over, and files of text not read.
+    ``say`` is told how many files are of another kind."""
+    kind, files, ignored = find_files(config)
+    if ignored and say:
+        say(describe_ignored(ignored))
     read: Reader = partial(_read_columns, config)
     id_column = config.id_column
     if kind == "text":

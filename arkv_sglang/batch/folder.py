@@ -67,7 +67,7 @@ class OutputFolder:
                 raise
             raise ConfigError(
                 f"output.dir must be a folder that can be written, got {config.dir!r} ({error}); "
-                "choose another"
+                "check the rights to it and, for a URI, network and credentials, or choose another"
             ) from None
 
     def _open(self, config: OutputConfig) -> None:

@@ -6,8 +6,11 @@ import glob
 import itertools
 import os
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -42,19 +45,43 @@ class InputFile:
     name: str
     chosen: bool
 
+    @property
+    def is_hidden(self) -> bool:
+        return not self.chosen and _is_hidden(self.name)
 
-def find_files(config: InputConfig) -> tuple[str, list[InputFile]]:
-    """The kind of the documents, and the files of that kind. Raises ConfigError."""
+
+class Found(NamedTuple):
+    """The kind of the documents, the files of that kind, and all others that are there."""
+
+    kind: str
+    files: list[InputFile]
+    ignored: list[InputFile]
+
+
+def find_files(config: InputConfig) -> Found:
+    """What input.path names. Raises ConfigError."""
     found: dict[tuple[str, str], InputFile] = {}
     for given in config.path:
         for file in _find(given):
             place = (file.fs.type_name, file.path)
             if file.chosen or place not in found:
                 found[place] = file
-    kind, files = _choose(list(found.values()), config)
+    visible = [file for file in found.values() if not file.is_hidden]
+    kind, files = _choose(visible, config)
     if kind == "text":
         _check_names(files)
-    return kind, files
+    read = {id(file) for file in files}
+    return Found(kind, files, [file for file in found.values() if id(file) not in read])
+
+
+def describe_ignored(ignored: Sequence[InputFile]) -> str:
+    """``ignored: 3 files (2 .docx, 1 .log)``; of at least one."""
+    counts = Counter(
+        "hidden" if file.is_hidden else PurePosixPath(file.name).suffix.lower() or "without suffix"
+        for file in ignored
+    ).most_common()
+    kinds = ", ".join(f"{count:,} {kind}" if counts[1:] else kind for kind, count in counts)
+    return f"ignored: {len(ignored):,} file{'s' if ignored[1:] else ''} ({kinds})"
 
 
 # Finding
@@ -79,10 +106,7 @@ def _find(given: str) -> list[InputFile]:
             "working directory, so give the whole path if the file does not travel with it"
         ) from None
     except (pa.ArrowException, OSError) as error:
-        raise ConfigError(
-            f"input.path must be readable, got {given!r} ({describe(error)}); correct it or "
-            "the rights to it"
-        ) from None
+        raise _out_of_reach(given, error) from None
     except ValueError as error:
         raise ConfigError(
             f"input.path must be a path, a URI or a pattern, got {given!r} ({error}); correct it"
@@ -94,10 +118,22 @@ def _locate(given: str) -> tuple[pafs.FileSystem, str]:
     try:
         # Links stay: the name that was given says the kind, and not that of the file behind it.
         return pafs.FileSystem.from_uri(given if is_uri(given) else os.path.abspath(given))
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(
             f"input.path must be a path or a URI, got {given!r} ({describe(error)}); correct it"
         ) from None
+    except (pa.ArrowException, OSError) as error:
+        raise _out_of_reach(given, error) from None
+
+
+def _out_of_reach(given: str, error: Exception) -> ConfigError:
+    remedy = "correct it or the rights to it"
+    if is_uri(given):
+        remedy = (
+            "check its name, the network and the credentials of this machine, or copy the files "
+            "to where it reads them"
+        )
+    return ConfigError(f"input.path must be readable, got {given!r} ({describe(error)}); {remedy}")
 
 
 def _walk(fs: pafs.FileSystem, info: pafs.FileInfo, root: str) -> list[InputFile]:
@@ -128,7 +164,16 @@ def _match(fs: pafs.FileSystem, pattern: str) -> list[InputFile]:
     # A file below a folder may match by itself, too, as with **: the files come last.
     found.sort(key=lambda info: info.is_file)
     files = {file.path: file for info in found for file in _walk(fs, info, root)}
-    return list(files.values())
+    if any(part.startswith(".") for part in whole.parts[len(fixed) :]):
+        return list(files.values())
+    # As in a shell, a star stands for no name that begins with a dot.
+    return [
+        replace(file, chosen=file.chosen and not _is_hidden(file.name)) for file in files.values()
+    ]
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in PurePosixPath(name).parts)
 
 
 def _relative(path: str, root: str) -> str:
@@ -155,15 +200,15 @@ def _choose(files: list[InputFile], config: InputConfig) -> tuple[str, list[Inpu
             "input.format must be given for files of several kinds, got 'auto' for "
             f"{shown} with {' and '.join(found)}; set it to the kind to read"
         )
+    suffixes = ", ".join(itertools.chain.from_iterable(SUFFIXES[kind] for kind in wanted))
     if any(file.chosen for file in files):
         raise ConfigError(
-            "input.format must be given for a file of this name, got 'auto' for "
-            f"{shown}; set it to one of {', '.join(SUFFIXES)}"
+            f"input.path must name files that end in {suffixes}, got {shown}; convert them, or set "
+            f"input.format if they are one of {', '.join(SUFFIXES)} under another name"
         )
-    suffixes = itertools.chain.from_iterable(SUFFIXES[kind] for kind in wanted)
     raise ConfigError(
-        f"input.path must hold documents, got {shown} with no file that ends in "
-        f"{', '.join(suffixes)}; name another folder or another input.format"
+        f"input.path must hold documents, got {shown} with no file that ends in {suffixes}; "
+        "name another folder or another input.format"
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from arkv_sglang.batch.config import JobConfig
 from arkv_sglang.batch.engine_rules import check_engines
 from arkv_sglang.batch.redact import redact
-from arkv_sglang.config import ConfigError
+from arkv_sglang.config import ConfigError, Names
 from arkv_sglang.config import load_config as load_policy
 from arkv_sglang.unique_keys import DuplicateKey, read_yaml
 
@@ -21,8 +21,13 @@ from arkv_sglang.unique_keys import DuplicateKey, read_yaml
 _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 # Sections that one word may stand for, and the key that it gives: the others stay as they are.
 _IN_A_WORD = {"strategy": "kind"}
+_POLICY_NAMES = Names(
+    "engine.kv_policy", "engine.kv_policy_config", "pass --set engine.kv_policy_config=null"
+)
 _RULES = {
+    "dict_type": "be a mapping of keys to values",
     "invalid-json-value": "be a value that JSON has too",
+    "model_type": "be a mapping of keys to values",
     "recursion_loop": "not contain itself",
 }
 
@@ -41,7 +46,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
         raise ConfigError("\n".join(map(_sentence, error.errors()))) from None
     # The engine would refuse it too, a minute later.
     engine: Mapping[str, Any] = config.engine
-    load_policy(engine.get("kv_policy", "none"), engine.get("kv_policy_config"))
+    load_policy(engine.get("kv_policy", "none"), engine.get("kv_policy_config"), _POLICY_NAMES)
     check_engines(engine, config.engines)
     return config
 
@@ -102,7 +107,13 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
-    loc = ".".join(map(str, _place(error["loc"])))
+    place, value = _place(error["loc"]), error["input"]
+    rule, remedy = None, ""
+    if error["type"] == "rule":
+        rule, remedy = rule_of(error), error["ctx"]["remedy"]
+        if key := error["ctx"].get("key"):
+            place, value = (*place, key), value.get(key)
+    loc = ".".join(map(str, place))
     if error["type"] == "missing":
         return (
             f"{loc} must be given, got nothing; add it to the config file or pass --set {loc}=VALUE"
@@ -110,17 +121,22 @@ def _sentence(error: Mapping[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
         known = ", ".join(_known_keys(error["loc"][:-1]))
         return f"{loc} must be a known key, got an unknown one; the known ones are {known}"
-    remedy = f"correct it in the config file or pass --set {loc}=VALUE"
-    if error["type"] == "rule":
-        remedy = error["ctx"]["remedy"]
-    return f"{loc} must {rule_of(error)}, got {_shown(error)}; {remedy}"
+    remedy = remedy or f"correct it in the config file or pass --set {loc}=VALUE"
+    if error["type"] == "model_type":
+        keys = _known_keys(error["loc"])
+        rule = f"be a section with the keys {', '.join(keys)}"
+        remedy = f"write its keys below it or pass --set {loc}.{keys[0]}=VALUE"
+    elif value is None and error["type"] != "rule":
+        rule = "be given"
+    return f"{loc} must {rule or rule_of(error)}, got {_shown(place[-1], value)}; {remedy}"
 
 
 def rule_of(error: Mapping[str, Any]) -> str:
     """What must hold, in the words of one of pydantic's errors: "be greater than 0"."""
     if error["type"] == "rule":
         return str(error["ctx"]["rule"])
-    return _RULES.get(error["type"]) or re.sub(r"^.*? should ", "", error["msg"])
+    rule = re.sub(r"^.*? should ", "", error["msg"])
+    return _RULES.get(error["type"]) or re.sub(r" after validation, not \d+$", "", rule)
 
 
 def _place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -128,15 +144,16 @@ def _place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
     return loc[:2] + loc[3::2] if loc[0] == "engine" else loc
 
 
-def _shown(error: Mapping[str, Any]) -> str:
-    key = _place(error["loc"])[-1]
+def _shown(key: str | int, value: Any) -> str:
+    if value is None:
+        return "nothing"
     try:
-        return repr(redact({key: error["input"]})[key])
+        return repr(redact({key: value})[key])
     except RecursionError:
         return "a loop"
 
 
-def _known_keys(section: tuple[str, ...]) -> list[str]:
+def _known_keys(section: Sequence[str]) -> list[str]:
     model: type[BaseModel] = JobConfig
     for name in section:
         annotation = model.model_fields[name].annotation

@@ -43,7 +43,7 @@ def responses(config: JobConfig, table: pa.Table) -> Iterator[bytes]:
 
 def _completion_ids(config: InputConfig) -> set[str]:
     """The custom_ids of the requests that are no chats: rows do not say it. Raises ConfigError."""
-    _, files = find_files(config)
+    files = find_files(config).files
     urls: dict[str, Any] = {}
     for _, record in read_records(files, partial(read_jsonl, config.max_document_mib)):
         if isinstance(record, dict):

@@ -44,16 +44,44 @@ def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None
         ("run.max_failure_rate=2", "run.max_failure_rate must be less than or equal to 1, got 2; "),
         ("input.format=pdf", "input.format must be 'auto', 'parquet', .* 'text' or 'openai', got "),
         ("sampling.max_tokens=5", "sampling.max_tokens must be a known key, .* max_new_tokens,"),
-        ("input.path=[]", r"input.path must have at least 1 item .*, got \[\]; "),
+        ("input.path=[]", r"input.path must have at least 1 item, got \[\]; "),
+        ("output.dir=", "output.dir must be given, got nothing; correct it .* output.dir=VALUE"),
+        ("sampling.top_p=null", "sampling.top_p must be given, got nothing; "),
+        (
+            "audit=true",
+            "audit must be a section with the keys fraction, seed, .*, got True; .*audit.fraction=",
+        ),
+        ("strategy=3", "strategy must be a section with the keys kind, .*, got 3; "),
+        ("input=3", "input must be a section with the keys path, .*, got 3; "),
+        ("prompt=[a]", r"prompt must be a section with the keys system, .*, got \['a'\]; "),
+        ("output=", "output must be a section with the keys dir, .*, got nothing; "),
+        ("engine=3", "engine must be a mapping of keys to values, got 3; "),
+        ("engines.env=3", "engines.env must be a mapping of keys to values, got 3; "),
         ("speed=5", "speed must be a known key, got an unknown one; the known ones are input,"),
         ("prompt.template={{ body }}", "prompt.template must use the variable text and no other"),
         ("prompt.template=Sum up!", "prompt.template must use the variable text and no other"),
         ("prompt.template='{{ text '", "prompt.template must be a Jinja2 template "),
-        ("engine.model_path=/no/such", "engine must have as model_path a folder that exists"),
-        ("engine.model_path=", "engine must have model_path"),
-        ("engine.kv_policy=fast", "--kv-policy must be one of none, original, .* got 'fast'"),
-        ("engine.kv_policy_config={budgte: 1}", "--kv-policy-config field 'budgte' is unknown"),
-        ("engine.allow_auto_truncate=true", "engine must not set allow_auto_truncate"),
+        (
+            "engine.model_path=/no/such",
+            "engine.model_path must be a folder that exists, got '/no/such'; ",
+        ),
+        ("engine.model_path=", "engine.model_path must be a folder or a hub name, got nothing; "),
+        ("engine.kv_policy=fast", "engine.kv_policy must be one of none, .* got 'fast'"),
+        ("engine.kv_policy_config={budgte: 1}", "engine.kv_policy_config field 'budgte' is unk"),
+        (
+            "engine.kv_policy=none",
+            r"engine.kv_policy_config must be empty with engine.kv_policy none, got \['budget'\]; "
+            "choose a policy or pass --set engine.kv_policy_config=null$",
+        ),
+        (
+            "engine.kv_policy_config={pooling: max}",
+            "engine.kv_policy_config field pooling is 'max': must be a mapping with the keys",
+        ),
+        ("engine.kv_policy_config='{'", "engine.kv_policy_config must be a JSON object or @file"),
+        ("engine.kv_policy_config='@/no'", "engine.kv_policy_config file '/no' must be readable"),
+        ("engine.kv_policy_config={policy: none}", "engine.kv_policy_config names policy 'none' "),
+        ("engine.kv_policy_config={budget: 2.5}", "engine.kv_policy_config: budget must be a "),
+        ("engine.allow_auto_truncate=true", "engine.allow_auto_truncate must not be .*got True"),
         ("input={}", "input.path must be given, got nothing; add it .* --set input.path=VALUE"),
         ("engines.count", "--set must be dotted.key=value, got 'engines.count'; "),
         ("input.path.deep=1", "--set must reach a key in a section, got 'input.path.deep' where "),
@@ -73,11 +101,11 @@ def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None
         ("engine.a={b: [1, {c: .nan}]}", r"engine.a.b.1.c must be a finite number, got nan; "),
         ("engine.a={list: {1: 2}}", r"engine.a.list.1 must be a valid string, got 1; "),
         ("engine.a=&a [*a]", r"engine.a.0 must not contain itself, got a loop; "),
-        ("engine.kv_policy_config=5", "--kv-policy-config must be a .*mapping, got int"),
+        ("engine.kv_policy_config=5", "engine.kv_policy_config must be a .*mapping, got int"),
         ("engine.kv_policy_config={sinks: 4, sinks: 5}", "--set .*_config must name each key once"),
         (
             """engine.kv_policy_config='{"sinks": 4, "sinks": 5}'""",
-            "--kv-policy-config must name each key once, got 'sinks' twice; remove one of the two",
+            "engine.kv_policy_config must name each key once, got 'sinks' twice; remove one of the",
         ),
         (
             "strategy=split",
@@ -133,6 +161,7 @@ def test_each_mistake_is_one_sentence(path: Path, override: str, message: str) -
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(path, [override])
     assert "\n" not in str(caught.value)
+    assert "--kv" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +253,8 @@ def test_snapshots_blank_secrets_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (NO_POLICY, "audit must be off with engine.kv_policy none, which .* got {"),
-        (["sampling.temperature=0.3"], "audit must be off with random sampling, where answers"),
+        (NO_POLICY, "audit.fraction must be 0 with engine.kv_policy none, .* got 0.05; choose"),
+        (["sampling.temperature=0.3"], "audit.fraction must be 0 with random .*, got 0.05; "),
     ],
 )
 def test_an_audit_that_would_say_nothing_is_refused(

@@ -230,7 +230,7 @@ def test_a_file_that_breaks_its_reader_leaves_the_others(
     [
         ("missing.parquet", {}, "input.path must exist"),
         ("empty", {}, "input.path must hold documents"),
-        ("corpus.data", {}, "input.format must be given"),
+        ("corpus.data", {}, "input.path must name files that end in "),
         ("corpus.parquet", {"text_column": "body"}, "got 'body' .*the file has doc_id, text"),
         ("corpus.data", {"format": "parquet"}, "must be readable as Parquet"),
         ("footer.parquet", {}, "must be readable as Parquet, got .*thrift"),

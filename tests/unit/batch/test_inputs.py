@@ -1,13 +1,16 @@
 """Which files an input is made of, under which names."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
 from arkv_sglang.batch import inputs
 from arkv_sglang.batch.config import InputConfig
+from arkv_sglang.batch.documents import open_documents
 from arkv_sglang.batch.inputs import find_files
 from arkv_sglang.config import ConfigError
 
@@ -23,7 +26,8 @@ def tree(tmp_path: Path) -> Path:
 
 
 def names(*paths: object, **settings: Any) -> list[str]:
-    return [file.name for file in find_files(InputConfig(path=[*map(str, paths)], **settings))[1]]
+    found = find_files(InputConfig(path=[*map(str, paths)], **settings))
+    return [file.name for file in found.files]
 
 
 @pytest.mark.parametrize(
@@ -98,3 +102,59 @@ def test_patterns_on_a_file_system_without_a_root(monkeypatch: pytest.MonkeyPatc
     assert names("s3://bucket/*/*.txt") == ["a/1.txt", "b/2.txt"]
     assert names("s3://bucket/b*") == ["b/2.txt", "b/c/3.txt"]
     assert names("s3://bucket") == ["a/1.txt", "b/2.txt", "b/c/3.txt"]
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError("no route"), r"readable, got 's3://bucket' \(.*no route.*\); check its name, the"),
+        (pa.ArrowInvalid("no such scheme"), r"a path or a URI, got .*scheme.*; correct it$"),
+    ],
+)
+def test_a_uri_that_is_out_of_reach_is_told_from_one_that_is_none(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+) -> None:
+    def fail(uri: str) -> None:
+        raise error
+
+    monkeypatch.setattr(inputs.pafs, "FileSystem", SimpleNamespace(from_uri=fail))
+    with pytest.raises(ConfigError, match=sentence):
+        names("s3://bucket")
+
+
+def test_files_that_are_no_documents_are_counted_by_suffix(tree: Path) -> None:
+    assert ignored(tree) == "ignored: 1 file (.log)"
+    assert ignored(tree / "x") is None
+    (tree / ".git").mkdir()
+    for name in ("f.DOCX", "z/g.docx", "_SUCCESS", ".hidden.txt", ".git/d.txt", ".git/e"):
+        (tree / name).touch()
+    counted = "ignored: 7 files (3 hidden, 2 .docx, 1 without suffix, 1 .log)"
+    assert ignored(tree) == counted
+    assert ignored(tree / "*.txt") == "ignored: 1 file (hidden)"
+
+
+def ignored(path: Path) -> str | None:
+    said: list[str] = []
+    open_documents(InputConfig(path=[str(path)]), say=said.append)
+    return said[0] if said else None
+
+
+def test_hidden_files_are_documents_only_when_they_are_named(tree: Path) -> None:
+    visible = names(tree)
+    for name in (".h.txt", ".git/d.txt", "x/.cache/d.txt"):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).touch()
+    assert names(tree) == visible
+    assert ".h.txt" not in names(tree / "*.txt")
+    assert names(tree / "**/?.txt") == ["a.txt", "x/d.txt", "x/y/e.txt", "z/d.txt"]
+    assert names(tree / ".h.txt") == [".h.txt"]
+    assert names(tree / ".git") == ["d.txt"]
+    assert names(tree / ".*.txt") == [".h.txt"]
+
+
+@pytest.mark.parametrize("name", ["a.docx", "*.docx"])
+def test_a_kind_that_is_not_read_is_not_to_be_named_another_one(tree: Path, name: str) -> None:
+    (tree / "a.docx").touch()
+    sentence = r"must name files that end in \.parquet, .*docx'; convert them, or set input.format"
+    with pytest.raises(ConfigError, match=sentence):
+        names(tree / name)

@@ -129,7 +129,7 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "data:"}}]
         (chat(seed=2**63), "body.seed must be less than "),
         (chat(stop=[1]), "body.stop.0 must be a valid string, got 1"),
         (chat(response_format={"type": "xml"}), "body.response_format must be of the type text, "),
-        (chat(messages=[]), "body.messages must have at least 1 item "),
+        (chat(messages=[]), "body.messages must have at least 1 item, got []"),
         (chat(messages=[{"role": "tool", "content": ""}]), "body.messages.0.role must be 'system'"),
         (
             chat(messages=[{"role": "user", "content": IMAGE}]),
@@ -149,7 +149,10 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "data:"}}]
         (completion(prompt=None), "body.prompt must be given, got nothing"),
         (chat(url="/v1/embeddings"), "url must be '/v1/chat/completions' or '/v1/completions', "),
         (chat(method="GET"), "method must be 'POST', got 'GET'"),
-        (b'{"custom_id": "a", "method": "POST", "url": "%b"}' % CHAT.encode(), "body must be "),
+        (
+            b'{"custom_id": "a", "method": "POST", "url": "%b"}' % CHAT.encode(),
+            "body must be given, got nothing",
+        ),
     ],
 )
 def test_a_request_that_cannot_be_kept_to_names_its_field(
