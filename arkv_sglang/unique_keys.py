@@ -20,7 +20,7 @@ class DuplicateKey(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Later, keys that "<<" brings are among the others, and those may be there already.
         node = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], int] = {}
