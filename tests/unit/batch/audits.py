@@ -16,11 +16,11 @@ from arkv_sglang.batch.metrics import Mirror
 from arkv_sglang.batch.run import run_job
 from arkv_sglang.batch.types import Document, Request, Result
 
-from .fakes import FakeEngine, FakePrompts
+from .fakes import FakePrompts, QuietEngine
 from .runs import configured
 
 
-class Answering(FakeEngine):
+class Answering(QuietEngine):
     """With what it is told to say of a document."""
 
     def __init__(self, name: str, answer: Callable[[str], str], **more: Any) -> None:

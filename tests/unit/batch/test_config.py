@@ -172,7 +172,7 @@ def test_each_mistake_is_one_sentence(path: Path, override: str, message: str) -
         ("", "--config must hold sections, got NoneType"),
         (
             "run:\n  lookahead_docs: 1\n  lookahead_docs: 2",
-            "must name each key once, got 'lookahead_docs' twice in lines 2 and 3 of ",
+            "name each key once, got 'lookahead_docs' twice in lines 2 and 3 of '.*job.yaml'; ",
         ),
         ("run: {}\ninput: {}\nrun: {}", "each key once, got 'run' twice in lines 1 and 3 of "),
         ("a: [{b: [{c: 1, c: 1}]}]", "each key once, got 'c' twice in lines 1 and 1 of "),
