@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jinja2 import Environment, StrictUndefined, Template, meta
 
-SINGLE = "Summarize the following document.\n\n{{ text }}"
+SINGLE = "Summarize the following document in at most five sentences.\n\n{{ text }}"
 MAP = """\
 The following is one part of a longer document. Summarize this part in a few sentences. Keep the \
 names, figures and findings that a summary of the whole document needs.
@@ -12,12 +12,12 @@ names, figures and findings that a summary of the whole document needs.
 {{ text }}"""
 COMBINE = """\
 The following are summaries of consecutive parts of one document. Combine them into one summary of \
-the whole document.
+the whole document in at most five sentences.
 
 {{ text }}"""
 REFINE = """\
 The following are a summary of a document so far and the next part of it. Write one summary of \
-both.
+both in at most five sentences.
 
 Summary so far:
 {{ summary }}

@@ -145,6 +145,7 @@ def test_a_start_that_can_never_work_is_not_repeated(
     nothing_is_left(cluster)
 
 
+@pytest.mark.soak  # the short ring does it with fake engines
 def test_engines_that_hang_or_find_no_node_are_given_up(
     submit: Submit, config: dict[str, Any], cluster: LocalRay, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ Submit = Callable[..., tuple[int, str]]
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.soak  # the short ring has drivers in processes of their own
 def test_a_document_longer_than_the_context_is_summarized_in_chunks(
     submit: Submit, config: dict[str, Any], documents: Path, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def devices(seen: Path) -> list[str]:
     return sorted(own)
 
 
+@pytest.mark.soak  # two jobs more; what Ray is asked for is tested beside them
 def test_each_engine_has_its_gpus_or_its_share_of_one(
     submit: Submit, config: dict[str, Any], cluster: LocalRay, seen: Path
 ) -> None:
