@@ -14,7 +14,8 @@ class Child:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         try:
-            self._command = " ".join(psutil.Process(pid).cmdline())
+            # Padded where a process has set its title.
+            self._command = " ".join(" ".join(psutil.Process(pid).cmdline()).split())
         except psutil.Error:
             self._command = f"process {pid}"
 
