@@ -6,18 +6,13 @@ from engine_probes import ZeroViewThenForce
 from arkv_sglang.engine.teacher_forcing import force
 from arkv_sglang.eval.divergence import top_kl
 
-NUM_TOKENS = 25
+NUM_DOCUMENTS, PROMPT_TOKENS, NUM_TOKENS = 5, 1000, 25
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(2, 700), pytest.param((5, 1000), marks=pytest.mark.soak)],
-    ids=["2-documents", "5-documents"],
-)
-def cases(documents, request):
-    count, length = request.param
-    prompts = [ids[:length] for ids in documents[:count]]
-    return prompts, [ids[length:][:NUM_TOKENS] for ids in documents[:count]]
+@pytest.fixture(scope="module")
+def cases(documents):
+    prompts = [ids[:PROMPT_TOKENS] for ids in documents[:NUM_DOCUMENTS]]
+    return prompts, [ids[PROMPT_TOKENS:][:NUM_TOKENS] for ids in documents[:NUM_DOCUMENTS]]
 
 
 @pytest.fixture(scope="module")
