@@ -9,11 +9,15 @@ from typing import Any
 
 from arkv_sglang.batch.config import EnginesConfig
 from arkv_sglang.config import ConfigError
+from arkv_sglang.support import refuse_arguments
 
 
 def check_engines(engine: Mapping[str, Any], engines: EnginesConfig) -> None:
     """The sections ``engine`` and ``engines`` of a job. Raises ConfigError."""
     _check_model(Path(engine["model_path"]))
+    policy = engine.get("kv_policy") or "none"
+    if policy != "none":
+        refuse_arguments(policy, engine)
     _check_counts(engines)
     _check_ports(engine, engines)
     if engines.num_gpus:

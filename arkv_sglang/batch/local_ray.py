@@ -34,17 +34,15 @@ OWNER = "owner.json"
 ADDRESS = "127.0.0.2"  # Ray rewrites 127.0.0.1 to the address of the network card.
 # Ray gives a node 30 s to come up, which a busy machine may need more than; a port may be taken.
 START_ATTEMPTS = 3
-PORT_FLAGS = (
-    "--port",
-    "--dashboard-port",
+NODE_PORT_FLAGS = (
     "--node-manager-port",
     "--object-manager-port",
     "--dashboard-agent-listen-port",
     "--dashboard-agent-grpc-port",
     "--runtime-env-agent-port",
     "--metrics-export-port",
-    "--ray-client-server-port",
 )
+PORT_FLAGS = ("--port", "--dashboard-port", *NODE_PORT_FLAGS, "--ray-client-server-port")
 
 
 @dataclass(frozen=True)

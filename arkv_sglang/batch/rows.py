@@ -28,7 +28,7 @@ def too_long(prompt_tokens: int, limit: int, max_new_tokens: int, info: EngineIn
     return (
         f"the prompt has {prompt_tokens} tokens and at most {limit} fit beside "
         f"{max_new_tokens} new ones (context {info.context_tokens}, "
-        f"KV capacity {info.capacity_tokens} tokens)"
+        f"KV memory for {info.longest_tokens} tokens)"
     )
 
 

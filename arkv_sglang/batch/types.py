@@ -127,10 +127,14 @@ class EngineInfo:
     versions: Mapping[str, str] = field(default_factory=dict)
     max_text_tokens: int | None = None
 
+    @property
+    def longest_tokens(self) -> int:
+        """Prompt and answer that the KV memory allows."""
+        return self.max_text_tokens or self.capacity_tokens
+
     def max_prompt_tokens(self, max_new_tokens: int, margin: int = 8) -> int:
         """Longest prompt that leaves room for the answer; engines differ near the very end."""
-        longest = self.max_text_tokens or self.capacity_tokens
-        return max(0, min(self.context_tokens, longest) - max_new_tokens - margin)
+        return max(0, min(self.context_tokens, self.longest_tokens) - max_new_tokens - margin)
 
 
 @dataclass(frozen=True, slots=True)

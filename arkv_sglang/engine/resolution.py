@@ -14,7 +14,7 @@ from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 
 from arkv_sglang.config import load_config
 from arkv_sglang.engine.pool import model_geometry, sized_pool
-from arkv_sglang.engine.support import refuse_flags, refuse_model
+from arkv_sglang.support import refuse_flags, refuse_model
 
 BACKEND = "arkv"
 

@@ -12,7 +12,7 @@ import yaml
 from arkv_sglang.config import ConfigError
 from arkv_sglang.demo.model import ensure_model
 from arkv_sglang.engine import plugin
-from arkv_sglang.engine.support import ENVIRONMENT, REFUSALS
+from arkv_sglang.support import ENVIRONMENT, REFUSALS
 
 # A value that each refused field would have when somebody asked for it.
 ASKED_FOR = {

@@ -9,17 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from arkv_sglang.batch.local_ray import MARK, LocalRay, _free_ports
+from arkv_sglang.batch.local_ray import MARK, NODE_PORT_FLAGS, LocalRay, _free_ports
 
 ADDRESS = "127.0.0.3"
-PORT_FLAGS = (
-    "--node-manager-port",
-    "--object-manager-port",
-    "--dashboard-agent-listen-port",
-    "--dashboard-agent-grpc-port",
-    "--runtime-env-agent-port",
-    "--metrics-export-port",
-)
 ENGINE, CHILD, RAYLET = "ray::EngineActor", "sleep 86421", f"--node_ip_address={ADDRESS}"
 
 
@@ -29,7 +21,7 @@ def second_node(cluster: LocalRay, num_cpus: int, num_gpus: int = 0) -> Iterator
     ray = str(Path(sys.executable).parent / "ray")
     command = [ray, "start", f"--address={cluster.address}", f"--node-ip-address={ADDRESS}"]
     command += [f"--num-cpus={num_cpus}", f"--num-gpus={num_gpus}", "--disable-usage-stats"]
-    ports = zip(PORT_FLAGS, _free_ports(len(PORT_FLAGS)), strict=True)
+    ports = zip(NODE_PORT_FLAGS, _free_ports(len(NODE_PORT_FLAGS)), strict=True)
     command += [f"{flag}={port}" for flag, port in ports]
     command += ["--object-store-memory=100000000"]
     env = cluster.env | {"RAY_TMPDIR": str(cluster.folder)}

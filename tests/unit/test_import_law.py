@@ -21,12 +21,14 @@ ALLOWED_PARTS = {
     "unique_keys": {"unique_keys"},
     "config": {"core", "config", "unique_keys"},
     "sizes": {"core", "config", "sizes"},
+    "support": {"config", "support"},
     "policy": {"core", "config", "policy"},
     "kernels": {"core", "config", "kernels"},
     "storage": {"core", "config", "policy", "kernels", "storage"},
     "cache": {"core", "config", "policy", "kernels", "storage", "cache"},
-    "engine": {"core", "config", "sizes", "policy", "kernels", "storage", "cache", "engine"},
-    "batch": {"core", "config", "unique_keys", "sizes", "policy", "batch", "report"},
+    "engine": {"core", "config", "sizes", "support", "policy"}
+    | {"kernels", "storage", "cache", "engine"},
+    "batch": {"core", "config", "unique_keys", "sizes", "support", "policy", "batch", "report"},
     "report": {"config", "report"},
 }
 

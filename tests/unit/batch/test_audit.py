@@ -124,7 +124,7 @@ def test_a_document_that_full_kv_cannot_hold_is_counted(tmp_path: Path) -> None:
     # 60 tokens less 10 for the answer and 8 for safety hold the texts of 20 to 42.
     assert report["audit"]["documents"] == {"chosen": 40, "compared": 23, "too_long": 17}
     errors = {line["error"] for line in job.lines if line["status"] == "too_long"}
-    assert len(errors) == 17 and all("KV capacity 60 tokens" in error for error in errors)
+    assert len(errors) == 17 and all("KV memory for 60 tokens" in error for error in errors)
     tmp_path = tmp_path / "second"
     with pytest.raises(RunFailed, match=r"none of 5 documents could be compared \(5 too_long\)"):
         SmallJob(tmp_path, documents(40)[35:], sections=ALL).run()

@@ -82,6 +82,25 @@ def test_what_does_not_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ({"tp_size": 2}, "engine.tp_size (got 2): attention scores differ per rank"),
+        ({"disable_radix_cache": True}, "engine.disable_radix_cache (got True): the radix tree is"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "engine.kv_cache_dtype (got 'fp8_e5m2'): the policy "),
+        ({"enable_priority_scheduling": True}, "priority preemption: "),
+    ],
+)
+def test_what_a_policy_does_not_support_is_refused_before_an_engine_is_started(
+    argument: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(argument | {"kv_policy": "arkv"}, num_gpus=2)
+    assert str(caught.value).startswith("engine.kv_policy arkv does not support " + reason)
+    check(argument | {"kv_policy": "none"}, num_gpus=argument.get("tp_size", 1))
+    check(dict.fromkeys(argument) | {"kv_policy": "arkv"})
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     engine = {"model_path": str(tmp_path)}
     with pytest.raises(ConfigError, match=r"^engine\.model_path must hold a config\.json, got "):

@@ -1,9 +1,11 @@
-"""What `--kv-policy` cannot be combined with: refused at start-up, by name, with the reason."""
+"""What a KV policy cannot be combined with: refused at start-up, by name, with the reason.
+
+No SGLang in here, so that the batch job refuses its settings before it starts an engine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from arkv_sglang.config import ConfigError
@@ -118,27 +120,51 @@ ENVIRONMENT = {
 }
 
 
+PREEMPTION = "does not support priority preemption: a preempted request's view would be lost; add"
+
+
 def refuse_flags(policy: str, view: Any) -> None:
     """Raise `ConfigError` for the first unsupported flag or environment variable in ``view``."""
     for field, allowed, reason in REFUSALS:
         value = getattr(view, field)
         if not allowed(value):
-            raise ConfigError(_sentence(policy, f"--{field.replace('_', '-')}", value, reason))
+            raise ConfigError(
+                f"--kv-policy {policy} {_refused(_flag(field), value, reason)}; "
+                "drop it or use --kv-policy none"
+            )
     if view.enable_priority_scheduling and not view.disable_priority_preemption:
-        raise ConfigError(
-            f"--kv-policy {policy} does not support priority preemption: a preempted request's "
-            "view would be lost; add --disable-priority-preemption"
-        )
+        raise ConfigError(f"--kv-policy {policy} {PREEMPTION} --disable-priority-preemption")
     for name, reason in ENVIRONMENT.items():
         if os.environ.get(name, "0").lower() not in ("", "0", "false", "no", "off"):
-            raise ConfigError(_sentence(policy, name, os.environ[name], reason))
+            raise ConfigError(
+                f"--kv-policy {policy} {_refused(name, os.environ[name], reason)}; "
+                "drop it or use --kv-policy none"
+            )
 
 
-def _sentence(policy: str, name: str, value: Any, reason: str) -> str:
-    return (
-        f"--kv-policy {policy} does not support {name} (got {value!r}): {reason}; "
-        "drop it or use --kv-policy none"
-    )
+def refuse_arguments(policy: str, arguments: Mapping[str, Any]) -> None:
+    """The same of arguments for ``sglang.Engine`` that stand in a job's section ``engine``. What
+    is not given, or null, is SGLang's default, which is supported."""
+    for field, allowed, reason in REFUSALS:
+        value = arguments.get(field)
+        if value is not None and not allowed(value):
+            raise ConfigError(
+                f"engine.kv_policy {policy} {_refused(f'engine.{field}', value, reason)}; "
+                "remove it or set engine.kv_policy to none"
+            )
+    preempts = not arguments.get("disable_priority_preemption")
+    if arguments.get("enable_priority_scheduling") and preempts:
+        raise ConfigError(
+            f"engine.kv_policy {policy} {PREEMPTION} engine.disable_priority_preemption: true"
+        )
+
+
+def _flag(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def _refused(name: str, value: Any, reason: str) -> str:
+    return f"does not support {name} (got {value!r}): {reason}"
 
 
 def refuse_model(policy: str, model_config: Any) -> None:
