@@ -10,7 +10,7 @@ import numpy as np
 
 from arkv_sglang.report.similarity import common_characters, rouge_l, words
 
-COMPARED, MISSING = "compared", "missing"
+COMPARED, MISSING, CUT_OTHERWISE = "compared", "missing", "cut_otherwise"
 NUM_WORST = 5
 # Of fewer documents a bootstrap's interval would be too narrow.
 MIN_FOR_INTERVAL = 10
@@ -47,6 +47,13 @@ def compared_row(
         return line | {"status": MISSING, "error": error}
     if full_kv["status"] != "ok":
         return line | {"status": full_kv["status"], "error": full_kv["error"]}
+    if (row["strategy"], row["n_chunks"]) != (full_kv["strategy"], full_kv["n_chunks"]):
+        # Which would be blamed on compression.
+        error = (
+            f"it was done in {row['n_chunks']} pieces, and with full KV, which takes other lengths "
+            f"of prompts, in {full_kv['n_chunks']}"
+        )
+        return line | {"status": CUT_OTHERWISE, "error": error}
     line["status"] = COMPARED
     for name in ("summary", "output_tokens", "finish_reason"):
         line[f"full_kv_{name}"] = full_kv[name]

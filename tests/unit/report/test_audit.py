@@ -16,7 +16,7 @@ from .test_page import Page
 def row(doc_id: str, summary: str | None, **more: Any) -> dict[str, Any]:
     empty = {f"kv_{key}": None for key in KV_KEYS}
     values = {"status": "ok", "error": None, "prompt_tokens": 100, "output_tokens": 4}
-    values |= {"finish_reason": "stop", "cached_tokens": 60}
+    values |= {"finish_reason": "stop", "cached_tokens": 60, "strategy": "single", "n_chunks": 1}
     return {"doc_id": doc_id, "summary": summary, **values, **empty, **more}
 
 
@@ -60,6 +60,13 @@ def test_the_figures_are_of_those_that_were_compared() -> None:
     assert noise["compressed_rouge_l"] == figures["rouge_l"]
     assert noise["cached_prompt_ratio"] == 0.6
     assert [worst["doc_id"] for worst in figures["worst"]] == ["other"]
+
+
+def test_what_was_cut_otherwise_says_nothing_of_compression() -> None:
+    cut = row("d", "a b", strategy="map_reduce", n_chunks=3)
+    line = compared_row(row("d", "a b"), cut, None)
+    assert line["status"] == "cut_otherwise" and "in 1 pieces, and with full KV" in line["error"]
+    assert "rouge_l" not in line and compared_row(cut, cut, None)["status"] == "compared"
 
 
 def test_without_second_answers_there_is_no_noise() -> None:
