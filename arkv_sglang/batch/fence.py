@@ -64,10 +64,11 @@ class Lease:
 
 @dataclass(slots=True)
 class _Sighting:
-    """A rival's lease as first seen and now, and when it last changed (``time.monotonic()``)."""
+    """A rival's lease as first seen and now; times are ``time.monotonic()`` seconds."""
 
     first: Lease
     last: Lease
+    seen_at: float
     changed_at: float
 
     @property
@@ -174,8 +175,7 @@ class Fence:
         self._write()
         while rivals := [rival for rival in self._look() if not self._is_dead(rival)]:
             for rival in rivals:
-                is_first = rival.last.state != CLAIMING or rival.last.token < self._lease.token
-                if is_first and rival.is_alive:
+                if rival.is_alive and self._goes_first(rival):
                     raise self._held_by(rival.last)
             self._pause()
             self._write()
@@ -187,6 +187,12 @@ class Fence:
             if torn or name in map(self._name, self._dead):
                 self._store.delete(name)
 
+    def _goes_first(self, rival: _Sighting) -> bool:
+        if rival.last.state == UNREADABLE:
+            # Mostly it is just being written, and the next look tells whose it is.
+            return time.monotonic() - rival.seen_at > self._lease_s
+        return rival.last.state == HOLDING or rival.last.token < self._lease.token
+
     def _is_dead(self, rival: _Sighting) -> bool:
         # Who runs on this machine and has not the lock does not run.
         locked_out = self._lock is not None and rival.last.machine == self._lease.machine
@@ -197,12 +203,13 @@ class Fence:
     def _look(self) -> list[_Sighting]:
         """The other leases that there are now."""
         leases = [lease for lease in self._leases() if lease.token != self._lease.token]
+        now = time.monotonic()
         for lease in leases:
             sighting = self._seen.get(lease.token)
             if sighting is None:
-                self._seen[lease.token] = _Sighting(lease, lease, time.monotonic())
+                self._seen[lease.token] = _Sighting(lease, lease, now, now)
             elif sighting.last != lease:
-                sighting.last, sighting.changed_at = lease, time.monotonic()
+                sighting.last, sighting.changed_at = lease, now
         return [self._seen[lease.token] for lease in leases]
 
     def _leases(self) -> list[Lease]:

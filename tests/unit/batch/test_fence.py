@@ -87,8 +87,9 @@ def test_a_driver_that_hung_commits_nothing_after_it_was_taken_over(plan: Plan) 
 
 
 @contextmanager
-def lease_of_another_machine(out: Path, beats: bool) -> Any:
-    """What a driver on another machine that shares the folder leaves, or rewrites."""
+def lease_of_another_machine(out: Path, beats: bool, torn: int = 0) -> Any:
+    """What a driver on another machine that shares the folder leaves, or rewrites; of the first
+    ``torn`` beats only a part is to be seen."""
     lease = Lease("0" * 16, HOLDING, "far", "another kernel", 7, "2026-01-01T00:00:00+00:00", 0)
     path = out / FOLDER / f"{lease.token}.json"
     path.parent.mkdir(parents=True)
@@ -100,7 +101,8 @@ def lease_of_another_machine(out: Path, beats: bool) -> Any:
         while not stop.wait(0.02):
             count += 1
             data = json.dumps(asdict(replace(lease, beat=count))).encode()
-            store.replace(f"{FOLDER}/{path.name}", data)
+            seen = data[:count] if count <= torn else data
+            store.replace(f"{FOLDER}/{path.name}", seen)
 
     thread = threading.Thread(target=beat if beats else stop.wait)
     thread.start()
@@ -116,6 +118,15 @@ def test_another_machine_is_alive_while_its_lease_changes(tmp_path: Path) -> Non
         with pytest.raises(Held, match="held by process 7 on far since 2026-01-01T00:00:00"):
             OutputFolder(OutputConfig(dir=str(tmp_path), lease_s=2))
         assert lease.exists()
+
+
+def test_a_lease_that_is_being_written_is_read_again(tmp_path: Path) -> None:
+    with (
+        lease_of_another_machine(tmp_path, beats=True, torn=30) as lease,
+        pytest.raises(Held, match="held by process 7 on far since 2026-01-01T00:00:00"),
+    ):
+        lease.write_text("")
+        OutputFolder(OutputConfig(dir=str(tmp_path), lease_s=2))
 
 
 def test_another_machine_is_dead_when_its_lease_stands_still(tmp_path: Path) -> None:
