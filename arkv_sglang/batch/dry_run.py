@@ -71,7 +71,7 @@ class DryRun:
 
     def read(self, source: Iterable[Document | BadDocument], num_probes: int = 0) -> None:
         """Tokenize every document, and cut those that are too long if the strategy says so; of
-        those that fit in one request, draw ``num_probes``, all equally likely."""
+        those that can be done, draw ``num_probes``, all equally likely."""
         draw, num_fitting, self._num_probes = random.Random(0), 0, num_probes
         limit = self._limit_of_cuts = self._max_prompt_tokens(self._planner()[1])
         for document in _shown(source):
@@ -79,10 +79,10 @@ class DryRun:
             if isinstance(task, Row):
                 self._invalid[task.error or ""] += 1
                 continue
-            if task.prompt_tokens > self._strategy.max_prompt_tokens(task.document, limit):
-                self._add_too_long(task, limit)
+            if task.prompt_tokens <= self._strategy.max_prompt_tokens(task.document, limit):
+                self._add_whole(task)
+            elif not self._add_too_long(task, limit):
                 continue
-            self._add_whole(task)
             # A reservoir: the n-th document comes in with a chance of num_probes / n.
             place = draw.randrange(num_fitting := num_fitting + 1)
             if len(self.probes) < num_probes:
@@ -94,34 +94,38 @@ class DryRun:
         self._lengths.append(task.prompt_tokens)
         self._whole.append(task.prompt_tokens)
 
-    def _add_too_long(self, task: Task, limit: int) -> None:
+    def _add_too_long(self, task: Task, limit: int) -> bool:
+        """Whether it can be done all the same."""
         strategy, new_tokens = self._strategy, self._config.sampling.max_new_tokens
         if not strategy.splits(task.document):
             self._add_whole(task)
-            return
+            return False
         try:
             most = strategy.max_prompt_tokens(task.document, limit)
             cut = rehearse(strategy.split(task, most, new_tokens), self._prompts, new_tokens)
         except CannotSplit as error:
             self._uncut[str(error)] += 1
+            self._lengths.append(task.prompt_tokens)
+            return False
         except Exception as error:
             self._invalid[rows.unmade(error)] += 1
-            return
-        else:
-            self._cut.append(cut)
+            return False
+        self._cut.append(cut)
         self._lengths.append(task.prompt_tokens)
+        return True
 
     async def probe(self, engine: Engine) -> None:
         """Time the documents that were drawn. Raises RunFailed."""
-        self._pace = await probe(self._config, engine, self.probes, self._prompts)
+        self._pace = await probe(self._config, engine, self.probes, self._prompts, self._strategy)
 
     def plan(self) -> dict[str, Any]:
         """Everything that is shown, as plain data with units in the keys."""
         config, shape = self._config, self._shape
         planner, memory = self._planner()
         limit = self._max_prompt_tokens(memory)
-        whole = [length for length in self._whole if length <= limit]
-        cut = [document for document in self._cut if max(document.prompt_tokens) <= limit]
+        # A run cuts by the memory that it finds, also where that was not known when these were.
+        whole = [length for length in self._whole if self._splits or length <= limit]
+        cut = self._cut
         lengths = [*whole, *(length for document in cut for length in document.prompt_tokens)]
         fits, known = len(whole) + len(cut), len(self._lengths)
         own = planner.configured if planner else None
@@ -152,10 +156,19 @@ class DryRun:
             "window_docs": config.engines.window_docs,
             "when": own.when if own else None,
             "audit": self._audit(fits, lengths),
-            "can_probe": bool(whole),
+            "can_probe": fits > 0,
             "time": self._time(lengths) if lengths else None,
             "warnings": list(self._warnings(documents)),
         }
+
+    @property
+    def _has_own_prompts(self) -> bool:
+        """A prompt that came with its document is never cut."""
+        return self._config.input.format == "openai"
+
+    @property
+    def _splits(self) -> bool:
+        return self._config.strategy.kind != SINGLE and not self._has_own_prompts
 
     def _planner(self) -> tuple[KVPlanner | None, dict[str, Any] | None]:
         """The planner, and what is known of an engine's KV memory."""
@@ -215,12 +228,11 @@ class DryRun:
         outcome = {**dict.fromkeys(STATUSES, 0), **documents, OK: documents[FITS]}
         if reason := why_failed(outcome, config.run.max_failure_rate):
             remedy = ""
-            # A prompt that came with its document is never cut.
-            if too_long and config.strategy.kind == SINGLE and config.input.format != "openai":
+            if too_long and config.strategy.kind == SINGLE and not self._has_own_prompts:
                 remedy = "; pass --set strategy=map_reduce to cut those that are too long"
             yield f"the run would end with exit code {FAILED}: {reason}{remedy}"
         if self._num_probes and not self.probes:
-            yield "--probe timed nothing, since no document fits in one request"
+            yield "--probe timed nothing, since no document can be done"
 
     def _time(self, lengths: Sequence[int]) -> dict[str, Any] | None:
         pace, num_engines = self._pace, self._config.engines.count

@@ -16,6 +16,7 @@ from arkv_sglang.batch.config import JobConfig, is_uri
 from arkv_sglang.batch.phase import limits
 from arkv_sglang.batch.redact import redact
 from arkv_sglang.batch.scheduler import Scheduler
+from arkv_sglang.batch.strategy import Strategy
 from arkv_sglang.batch.types import OK, Document, Engine, PromptBuilder, Row, RunFailed, describe
 from arkv_sglang.config import ConfigError
 from arkv_sglang.report.text import show_count
@@ -40,18 +41,22 @@ class Pace:
 
 
 async def probe(
-    config: JobConfig, engine: Engine, documents: Sequence[Document], prompts: PromptBuilder
+    config: JobConfig,
+    engine: Engine,
+    documents: Sequence[Document],
+    prompts: PromptBuilder,
+    strategy: Strategy,
 ) -> Pace:
     """Run ``documents`` on one engine, as a run would. Raises RunFailed if none is answered."""
     found: list[Row] = []
     started = time.monotonic()
     alone = replace(limits(config), min_engines=1)
-    scheduler = Scheduler([engine], iter(documents), prompts, found.append, alone)
+    scheduler = Scheduler([engine], iter(documents), prompts, found.append, alone, strategy)
     await scheduler.run()
     lane, answered = scheduler.lanes[0], [row for row in found if row.status == OK]
     asked = show_count(len(found), "document")
     if not answered:
-        why = found[0].error if found else "no document of the input fits"
+        why = found[0].error
         raise RunFailed(f"the probe got no answer of {asked}; the first: {why}")
     assert lane.ready_at is not None and lane.last_done_at is not None and lane.info is not None
     warnings = []
@@ -62,13 +67,12 @@ async def probe(
             f"it ran {asked} and engines.window_docs is "
             f"{config.engines.window_docs}, so a full engine may be faster"
         )
-    output_tokens = sum(row.output_tokens or 0 for row in answered)
-    tokens = sum(row.prompt_tokens or 0 for row in answered) + output_tokens
+    served = lane.served
     return Pace(
         source=f"probe of {asked}",
         start_s=lane.ready_at - started,
-        tokens_per_s=tokens / (lane.last_done_at - lane.ready_at),
-        output_tokens=output_tokens / len(answered),
+        tokens_per_s=served.tokens / (lane.last_done_at - lane.ready_at),
+        output_tokens=served.output_tokens / served.requests,
         capacity_tokens=lane.info.capacity_tokens,
         is_compressing=config.engine.get("kv_policy", "none") != "none",
         warnings=warnings,

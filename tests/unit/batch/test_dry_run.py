@@ -166,11 +166,22 @@ def test_a_run_that_may_succeed_is_not_warned_of(
 
 
 def test_a_probe_of_nothing_is_said(config: dict[str, Any]) -> None:
-    config["strategy"] = {"kind": "map_reduce"}
     plan = dry(config, source=[LONG]).plan()
-    assert plan["warnings"] == ["--probe timed nothing, since no document fits in one request"]
-    assert not plan["can_probe"] and plan["requests"] == 3
+    assert plan["warnings"][-1] == "--probe timed nothing, since no document can be done"
+    assert not plan["can_probe"] and plan["requests"] == 0
     assert dry(config, source=[SHORT]).plan()["can_probe"]
+
+
+def test_a_document_that_is_cut_is_timed_by_its_requests(config: dict[str, Any]) -> None:
+    config["strategy"] = {"kind": "map_reduce"}
+    run = dry(config, source=[LONG])
+    assert run.probes == [LONG] and run.plan()["can_probe"]
+    asyncio.run(run.probe(FakeEngine()))
+    plan = run.plan()
+    # The probe tells that an engine has less memory than the context; a run then cuts smaller.
+    assert plan["max_prompt_tokens"] < plan["limit_of_cuts"]
+    assert plan["documents"]["cut"] == 1 and plan["requests"] > 1 and plan["warnings"] == []
+    assert plan["time"]["output_tokens_per_request"] == 5
 
 
 def test_probes_are_drawn_evenly_from_all_that_fit(config: dict[str, Any]) -> None:
