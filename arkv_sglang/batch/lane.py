@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from arkv_sglang.batch.tally import Served
 from arkv_sglang.batch.task import Step, Task
 from arkv_sglang.batch.types import Engine, EngineInfo, Request
 
@@ -68,7 +69,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Times are ``time.monotonic()`` seconds; tokens and ``docs`` are those of answers.
+    """Times are ``time.monotonic()`` seconds.
     ``deaths_in_a_row``: since it last answered, or a document was found to be their cause."""
 
     engine: Engine
@@ -79,9 +80,7 @@ class Lane:
     deaths: int = 0
     deaths_in_a_row: int = 0
     last_death: str = ""
-    docs: int = 0
-    prompt_tokens: int = 0
-    tokens: int = 0
+    served: Served = field(default_factory=Served)
     ready_at: float | None = None
     last_done_at: float | None = None
 

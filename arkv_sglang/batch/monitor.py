@@ -12,7 +12,7 @@ from arkv_sglang.batch.lane import Lane
 from arkv_sglang.batch.metrics import Mirror, RunState
 from arkv_sglang.batch.progress import Progress
 from arkv_sglang.batch.scheduler import Scheduler
-from arkv_sglang.batch.tally import Tally
+from arkv_sglang.batch.tally import Served, Tally
 from arkv_sglang.batch.types import EngineLost, Sample, describe
 
 
@@ -94,7 +94,7 @@ class Monitor:
         # Metrics and the report, which is JSON, have neither infinity nor NaN.
         values = {key: value for key, value in values.items() if math.isfinite(value)}
         now = {"t_s": time.monotonic() - self._started}
-        self.series[name].add(now | values | self._tally.engine(name).as_sample())
+        self.series[name].add(now | values | lane.served.as_sample())
         self._mirror.sample(name, values)
 
     def _complain_once(self, message: str) -> None:
@@ -128,21 +128,21 @@ class Monitor:
             await asyncio.sleep(period_s)
 
     def progress(self) -> Progress:
-        scheduler, count = self._scheduler, self._tally.all
-        tokens = sum(lane.tokens for lane in scheduler.lanes)
+        scheduler, tally = self._scheduler, self._tally
+        served = self._served()
         ready = [lane.ready_at for lane in scheduler.lanes if lane.ready_at is not None]
         busy_s = time.monotonic() - min(ready) if ready else None
         return Progress(
             elapsed_s=time.monotonic() - self._started,
-            done=count.documents,
-            known=count.documents + scheduler.num_open,
+            done=tally.documents,
+            known=tally.documents + scheduler.num_open,
             read_all=scheduler.read_all,
-            failed=count.failed,
+            failed=tally.failed,
             engines_up=sum(lane.up for lane in scheduler.lanes),
             engines=len(scheduler.lanes),
             in_flight=scheduler.num_in_flight,
-            tokens_per_s=tokens / max(busy_s, 1e-9) if busy_s is not None else None,
-            cache_hit_ratio=count.cache_hit_ratio,
+            tokens_per_s=served.tokens / max(busy_s, 1e-9) if busy_s is not None else None,
+            cache_hit_ratio=served.cache_hit_ratio,
             kv_original_bytes=self._kv_bytes("original"),
             kv_quantized_bytes=self._kv_bytes("quantized"),
             left_s=self._left_s(busy_s),
@@ -152,10 +152,13 @@ class Monitor:
     def _left_s(self, busy_s: float | None) -> float | None:
         """By tokens and not by documents, since the longest are handed out first."""
         left = self._scheduler.tokens_left
-        done = sum(lane.prompt_tokens for lane in self._scheduler.lanes)
+        done = self._served().prompt_tokens
         if busy_s is None or not (left and done and self._scheduler.read_all):
             return None
         return left * busy_s / done
+
+    def _served(self) -> Served:
+        return sum((lane.served for lane in self._scheduler.lanes), Served())
 
     def _kv_bytes(self, tier: str) -> float:
         """Of the engines that are up, as last sampled."""

@@ -174,6 +174,7 @@ class Phase:
             "info": asdict(lane.info) if lane.info else None,
             "gone": lane.gone,
             "deaths": lane.deaths,
+            "served": asdict(lane.served),
             "ready_s": None if ready is None else ready - started,
             "done_s": None if done is None else done - started,
             "samples": series.to_the_end(),

@@ -77,7 +77,7 @@ async def run_job(
     phase = Phase(job, ledger, make_engines(), ledger.unfinished(source), mirror, recall=recall)
 
     def end(outcome: str, reason: str | None = None) -> None:
-        manifest.end(outcome, reason, phase.tally.all.by_status, ledger.skipped)
+        manifest.end(outcome, reason, phase.tally.by_status, ledger.skipped)
 
     try:
         await phase.run()

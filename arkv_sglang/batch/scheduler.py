@@ -268,10 +268,8 @@ class Scheduler:
         await self._notify()
 
     def _accept(self, lane: Lane, work: Work, result: Result) -> None:
-        lane.docs += 1
+        lane.served.add(result)
         lane.deaths_in_a_row = 0
-        lane.prompt_tokens += result.prompt_tokens
-        lane.tokens += result.prompt_tokens + result.output_tokens
         task = work.task
         if task.ended:
             return

@@ -17,6 +17,7 @@ FORMAT = 2
 STATUSES = ("ok", "too_long", "invalid", "error")
 PERCENTS = (50, 90, 95, 99)
 MAX_FAILURES = 100
+_TOKENS = ("prompt_tokens", "cached_tokens", "output_tokens")
 
 # Report key <- the telemetry keys that may hold it (the first that is there wins).
 _LEVELS = {
@@ -45,17 +46,19 @@ def build_report(
     merged: pa.Table | None = None,
 ) -> dict[str, Any]:
     """Everything that report.json holds. ``rows`` are those that this attempt committed; an engine
-    record has name, info, deaths, gone, ready_s and done_s (seconds since the run began), peaks,
-    samples. ``merged``: one row for each document of the input, also those that earlier attempts
-    did: its documents are counted in the totals, and its failures told. ``audit`` is left open, as
-    it comes after the report.
+    record has name, info, served, deaths, gone, ready_s and done_s (seconds since the run began),
+    peaks, samples. ``merged``: one row for each document of the input, also those that earlier
+    attempts did: its documents are counted in the totals, and its failures told. ``audit`` is left
+    open, as it comes after the report.
 
-    Peaks are those of the samples. In the totals they are sums over the engines."""
+    A document counts at the engine that gave its summary; an engine's tokens are those of all
+    requests that it answered, the totals' those of the documents that are ok. Peaks are those of
+    the samples. In the totals they are sums over the engines."""
     per_engine = [_engine(rows, engine) for engine in engines]
     begun = [engine["ready_s"] for engine in engines if engine["ready_s"] is not None]
     ended = [engine["done_s"] for engine in engines if engine["done_s"] is not None]
     wall_s = max(ended) - min(begun) if begun and ended else None
-    totals = _figures(rows, wall_s) | {key: _sum(per_engine, key) for key in _LEVELS}
+    totals = _figures(rows, _tokens(rows), wall_s) | {key: _sum(per_engine, key) for key in _LEVELS}
     totals["deaths"] = sum(engine["deaths"] for engine in engines)
     samples = {engine["name"]: engine["samples"] for engine in engines}
     merged = rows if merged is None else merged
@@ -98,17 +101,15 @@ def _engine(rows: pa.Table, engine: Mapping[str, Any]) -> dict[str, Any]:
         "done_s": done_s,
         "deaths": engine["deaths"],
         "gone": engine["gone"],
-        **_figures(own, wall_s),
+        **_figures(own, engine["served"], wall_s),
         **{key: _first(peaks, names) for key, names in _LEVELS.items()},
     }
 
 
-def _figures(rows: pa.Table, wall_s: float | None) -> dict[str, Any]:
+def _figures(rows: pa.Table, tokens: Mapping[str, int], wall_s: float | None) -> dict[str, Any]:
     documents = _documents(rows)
     done = rows.filter(pc.equal(rows["status"], "ok"))
-    prompt, cached, output = (
-        _total(done, name) for name in ("prompt_tokens", "cached_tokens", "output_tokens")
-    )
+    prompt, cached, output = (tokens[name] for name in _TOKENS)
     return {
         "documents": documents,
         "prompt_tokens": prompt,
@@ -132,16 +133,17 @@ def _figures(rows: pa.Table, wall_s: float | None) -> dict[str, Any]:
     }
 
 
+def _tokens(rows: pa.Table) -> dict[str, int]:
+    done = rows.filter(pc.equal(rows["status"], "ok"))
+    return {name: int(pc.sum(done[name]).as_py() or 0) for name in _TOKENS}
+
+
 def _documents(rows: pa.Table) -> dict[str, int]:
     return {status: _count(rows, status) for status in STATUSES} | {"all": rows.num_rows}
 
 
 def _count(rows: pa.Table, status: str) -> int:
     return int(pc.sum(pc.equal(rows["status"], status)).as_py() or 0)
-
-
-def _total(rows: pa.Table, column: str) -> int:
-    return int(pc.sum(rows[column]).as_py() or 0)
 
 
 def _rate(amount: float, wall_s: float | None) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 MAX_BINS = 60
-DOCUMENTS_PER_BIN = 3
+REQUESTS_PER_BIN = 3
 
 
 def throughput(
@@ -16,7 +16,7 @@ def throughput(
 ) -> dict[str, Any] | None:
     """Tokens per second of each engine, and cache hits of all, in equal bins of time.
 
-    A document counts when it is done. None where nothing was sampled.
+    A request counts when it is answered. None where nothing was sampled.
     """
     known = {
         name: rows
@@ -25,8 +25,8 @@ def throughput(
     }
     if not known or to_s <= from_s:
         return None
-    documents = sum(series[-1]["done_documents"] for series in known.values())
-    num_bins = max(1, min(MAX_BINS, int(documents) // DOCUMENTS_PER_BIN))
+    requests = sum(series[-1]["done_requests"] for series in known.values())
+    num_bins = max(1, min(MAX_BINS, int(requests) // REQUESTS_PER_BIN))
     edges = np.linspace(from_s, to_s, num_bins + 1)
     bin_s = (to_s - from_s) / num_bins
     prompt, cached, output = (

@@ -8,7 +8,7 @@ from arkv_sglang.batch.metrics import NoMirror
 from arkv_sglang.batch.monitor import Monitor
 from arkv_sglang.batch.progress import Bar, Progress
 from arkv_sglang.batch.scheduler import Limits, Scheduler
-from arkv_sglang.batch.tally import Tally
+from arkv_sglang.batch.tally import Served, Tally
 from arkv_sglang.batch.task import task_of
 from arkv_sglang.batch.types import Document, Row
 
@@ -68,8 +68,8 @@ def test_the_time_left_goes_by_tokens_since_the_longest_come_first() -> None:
     scheduler.read_all, lane.up = True, True
     monitor._started = lane.ready_at = monitor._started - 100
     assert monitor.progress().left_s is None
-    tally.add(Row("long", "ok", prompt_tokens=9000, output_tokens=10, cached_tokens=1800))
-    lane.prompt_tokens, lane.tokens = 9000, 9010
+    tally.add(Row("long", "ok"))
+    lane.served = Served(1, prompt_tokens=9000, cached_tokens=1800, output_tokens=10)
     for n in range(100):
         task = task_of(Document(f"d{n}", "x" * 10), FakePrompts())
         scheduler._backlog.add(task)

@@ -51,8 +51,8 @@ def test_each_document_is_answered_once_and_all_engines_work() -> None:
     engines = [FakeEngine("a"), FakeEngine("b")]
     rows, scheduler = run(engines, documents([100] * 40), window_docs=4)
     assert {row.status for row in rows.values()} == {"ok"}
-    assert sum(lane.docs for lane in scheduler.lanes) == 40
-    assert min(lane.docs for lane in scheduler.lanes) >= 10
+    assert sum(lane.served.requests for lane in scheduler.lanes) == 40
+    assert min(lane.served.requests for lane in scheduler.lanes) >= 10
     assert max(engine.peak_running for engine in engines) == 4
 
 
@@ -111,7 +111,7 @@ def test_a_window_counts_answers_and_a_shared_prefix_once() -> None:
 def test_the_first_engine_to_be_ready_leaves_the_others_their_share() -> None:
     engines = [FakeEngine("quick"), FakeEngine("late", start_s=0.0005)]
     _, scheduler = run(engines, documents([900] * 8), window_docs=32)
-    assert min(lane.docs for lane in scheduler.lanes) >= 3
+    assert min(lane.served.requests for lane in scheduler.lanes) >= 3
 
 
 def test_the_questions_on_one_document_do_not_wait_for_the_first_answer() -> None:

@@ -15,6 +15,7 @@ CONFIG = {
     "engine": {"model_path": "some/model", "kv_policy": "arkv"},
     "run": {"sample_period_s": 1.0},
 }
+KEYS = ("prompt", "cached", "output")
 TELEMETRY = {"weights_bytes": 16.4 * GIB, "kv_pool_bytes": 48.0 * GIB, "rss_bytes": 6.0 * GIB}
 
 
@@ -86,6 +87,9 @@ class Run:
         return {
             "name": f"engine-{number}",
             "info": {"device": "cuda", "capacity_tokens": 349_525, "context_tokens": 131_072},
+            "served": {
+                f"{key}_tokens": sum(row[f"{key}_tokens"] for *_, row in own) for key in KEYS
+            },
             "deaths": int(number in self.down),
             "gone": f"engine-{number} could not start" if stop == np.inf > start else None,
             "ready_s": 30.0 + number,
@@ -99,8 +103,8 @@ class Run:
         done = [row for _, end, row in own if end <= t]
         sample = TELEMETRY | {"t_s": float(t), "running_requests": float(len(running))}
         sample["device_used_bytes"] = 68.0 * GIB
-        sample["done_documents"] = len(done)
-        for what in ("prompt", "cached", "output"):
+        sample["done_requests"] = len(done)
+        for what in KEYS:
             sample[f"done_{what}_tokens"] = sum(row[f"{what}_tokens"] for row in done)
         original = min(sum(running) * LAYERS * 2.0 * UNIT_BYTES, 40.0 * GIB)
         quantized = 0.0 if self.policy == "none" else original / 5

@@ -28,6 +28,11 @@ COLUMNS = {
     "kv_rows_quantized": pa.int64(),
     "kv_rows_evicted": pa.int64(),
 }
+# A piece of one of the first engine's documents was done by the second.
+SERVED = {
+    "e0": {"prompt_tokens": 340, "cached_tokens": 140, "output_tokens": 35},
+    "e1": {"prompt_tokens": 160, "cached_tokens": 60, "output_tokens": 15},
+}
 CONFIG = {"run": {"sample_period_s": 1.0}, "engine": {"kv_policy": "arkv"}}
 
 
@@ -53,6 +58,7 @@ def engine(name: str, peaks: dict[str, float], ready_s: float | None = 2.0) -> d
     return {
         "name": name,
         "info": {"device": "cpu", "capacity_tokens": 1000, "context_tokens": 8192},
+        "served": SERVED[name],
         "deaths": 0,
         "gone": None,
         "ready_s": ready_s,
@@ -82,7 +88,8 @@ def test_figures_per_engine_and_in_all(report: dict[str, Any]) -> None:
     assert totals["documents"] == {"ok": 5, "too_long": 1, "invalid": 0, "error": 0, "all": 6}
     assert totals["wall_s"] == 12.0 and first["wall_s"] == 10.0
     assert totals["prompt_tokens"] == 500 and totals["documents_per_min"] == 25.0
-    assert first["prefill_tokens_per_s"] == 24.0 and first["decode_tokens_per_s"] == 4.0
+    assert first["prefill_tokens_per_s"] == 20.0 and first["decode_tokens_per_s"] == 3.5
+    assert (first["tokens_per_s"], second["tokens_per_s"]) == (37.5, 17.5)
     assert first["ttft_p50_s"] == 1.5 and totals["e2e_p95_s"] == pytest.approx(7.6)
     assert (first["arena_bytes"], second["arena_bytes"], totals["arena_bytes"]) == (500, 400, 900)
     assert (first["rows_evicted"], second["rows_evicted"], totals["rows_evicted"]) == (7, None, 7)
