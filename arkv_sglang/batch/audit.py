@@ -35,6 +35,7 @@ from arkv_sglang.batch.types import OK, Engine, RunFailed, Source
 from arkv_sglang.config import ConfigError
 from arkv_sglang.report.aggregate import build_report
 from arkv_sglang.report.audit import COMPARED, audit_figures, compared_row, in_words, warning
+from arkv_sglang.report.text import show_count
 
 FIGURES = ("documents_per_min", "tokens_per_s", "peak_running_requests", "peak_kv_bytes")
 _LABELS = {FULL_KV: "audit: ", FULL_KV_AGAIN: "audit, once more: "}
@@ -80,7 +81,14 @@ class Audit:
         records: dict[str, list[dict[str, Any]]] = {}
         for group, keys in left.items():
             if keys and engines:
-                phase = await self._answer(group, keys, engines)
+                try:
+                    phase = await self._answer(group, keys, engines)
+                except RunFailed as error:
+                    if group == FULL_KV:
+                        raise
+                    # The comparison stands without them.
+                    self._say(f"not all answers of full KV were made once more: {error}")
+                    continue
                 records[group] = phase.engine_records(started)
                 engines = [lane.engine for lane in phase.scheduler.lanes if lane.gone is None]
         lines = self._compare(chosen)
@@ -197,6 +205,6 @@ def _check(lines: list[dict[str, Any]]) -> None:
     if not statuses[COMPARED]:
         counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
         raise RunFailed(
-            f"none of {len(lines)} documents could be compared ({counts}); "
+            f"none of {show_count(len(lines), 'document')} could be compared ({counts}); "
             f"the first: {lines[0]['error']}"
         )

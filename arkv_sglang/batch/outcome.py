@@ -58,7 +58,7 @@ def why_failed(documents: Mapping[str, int], max_failure_rate: float) -> str | N
         return f"none of {show_count(total, 'document')} succeeded ({counts})"
     if failed / total > max_failure_rate:
         return (
-            f"{failed} of {total} documents failed ({counts}), more than run.max_failure_rate "
-            f"{max_failure_rate:g} allows"
+            f"{failed:,} of {show_count(total, 'document')} failed ({counts}), "
+            f"more than run.max_failure_rate {max_failure_rate:g} allows"
         )
     return None

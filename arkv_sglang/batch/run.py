@@ -43,6 +43,7 @@ from arkv_sglang.report.aggregate import build_report
 from arkv_sglang.report.audit import not_run
 from arkv_sglang.report.html import render_html
 from arkv_sglang.report.table import format_table
+from arkv_sglang.report.text import show_count
 
 
 async def run_job(
@@ -111,8 +112,8 @@ def _resume(
     done = finished(outcomes, config.output.retry)
     if parts:
         say(
-            f"resuming: {len(done):,} documents are done under this configuration "
-            f"({config_hash}), {len(outcomes) - len(done):,} that failed are tried again"
+            f"resuming: {show_count(len(done), 'document')} done under this configuration "
+            f"({config_hash}), {len(outcomes) - len(done):,} to be tried again after a failure"
         )
     return Ledger(config_hash, done), read_answers(folder, config_hash, done)
 
@@ -161,7 +162,7 @@ def _write_results(
     _write_report(folder, report, engines)
     say(format_table(report))
     if left_out:
-        say(f"{left_out:,} documents that this input does not have are in {PARTS}/ only")
+        say(f"left in {PARTS}/ only, not being in this input: {show_count(left_out, 'document')}")
     names = [MERGED, DEAD_LETTERS, MANIFEST, TELEMETRY, *REPORTS]
     if config.input.format == "openai":
         lines = responses(config, folder.read_table(MERGED, list(COLUMNS)))

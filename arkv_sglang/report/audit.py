@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from arkv_sglang.report.similarity import common_characters, rouge_l, words
+from arkv_sglang.report.text import show_count
 
 COMPARED, MISSING, CUT_OTHERWISE = "compared", "missing", "cut_otherwise"
 NUM_WORST = 5
@@ -172,7 +173,7 @@ def in_words(figures: Mapping[str, Any]) -> str:
     if noise:
         parts.append(
             f"full KV with itself mean {noise['rouge_l']['mean']:.3f}, "
-            f"{noise['equal_ratio']:.0%} equal ({noise['documents']} documents)"
+            f"{noise['equal_ratio']:.0%} equal ({show_count(noise['documents'], 'document')})"
         )
     return "; ".join(parts)
 

@@ -14,7 +14,7 @@ from arkv_sglang.report.plot_corpus import length_histogram, tiers_by_length
 from arkv_sglang.report.plot_latency import latency
 from arkv_sglang.report.plot_memory import memory
 from arkv_sglang.report.plots import kv_over_time, throughput_over_time
-from arkv_sglang.report.text import show_bytes, show_duration, show_number, show_ratio
+from arkv_sglang.report.text import show_bytes, show_count, show_duration, show_number, show_ratio
 
 # Engines whose plots are seen without a click.
 SHOWN_ENGINES = 4
@@ -33,6 +33,7 @@ def render_html(
     )
     environment.filters |= {
         "bytes": show_bytes,
+        "counted": show_count,
         "duration": show_duration,
         "number": show_number,
         "ratio": show_ratio,

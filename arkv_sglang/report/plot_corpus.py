@@ -15,6 +15,7 @@ from arkv_sglang.report.figures import (
     svg,
     token_axis,
 )
+from arkv_sglang.report.text import show_count
 
 
 def length_histogram(corpus: Mapping[str, Any]) -> str | None:
@@ -67,7 +68,7 @@ def tiers_by_length(by_length: Sequence[Mapping[str, Any]]) -> str | None:
         axes.bar_label(bars, texts, label_type="center", color=ink, fontsize=9)
         start = [a + b for a, b in zip(start, shares, strict=True)]
     for n, octave in enumerate(known):
-        documents = f"{octave['documents']:,} documents"
+        documents = show_count(octave["documents"], "document")
         axes.text(101, n, documents, va="center", color=LIGHT.soft, fontsize=9)
     dress(axes, grid=None)
     axes.spines["bottom"].set_visible(False)

@@ -49,7 +49,7 @@ def test_a_job_whose_driver_was_killed_is_resumed_by_submitting_it_again(
     assert 0 < len(done) < 8
     code, said = submit(config)
     assert code == 0, said
-    assert f"resuming: {len(done)} documents are done" in said
+    assert f"resuming: {len(done)} documents done" in said
     rows = pq.read_table(out / "summaries.parquet").to_pylist()
     assert len(rows) == 8 and {r["doc_id"] for r in rows if r["status"] == "ok"} == FABLES
     parts = pq.read_table(out / "summaries", columns=["doc_id"])["doc_id"].to_pylist()

@@ -220,6 +220,18 @@ def test_second_answers_are_as_many_as_asked_for(tmp_path: Path) -> None:
     assert none.run()["audit"]["noise"] is None and len(none.answered) == 8
 
 
+def test_a_comparison_stands_without_second_answers(tmp_path: Path) -> None:
+    sections = {"audit": {"fraction": 0.5, "repeat_documents": 0}}
+    Job(tmp_path, documents(8), sections=sections).run()
+    sections["audit"]["repeat_documents"] = 2
+    job = Job(tmp_path, documents(8), sections=sections, more={"starts": False})
+    audit = job.run()["audit"]
+    assert audit["outcome"] == "done" and audit["documents"]["compared"] == 4
+    assert audit["noise"] is None and job.answered == []
+    said = "audit: not all answers of full KV were made once more: no engine started: audit-0"
+    assert any(line.startswith(said) for line in job.said)
+
+
 def test_an_engine_that_dies_in_the_audit_is_as_in_a_run(tmp_path: Path) -> None:
     class PoisonedJob(Job):
         def make_engines(self, config: Any) -> list[Any]:

@@ -64,7 +64,7 @@ def test_documents_that_the_input_has_no_more_are_not_in_the_view(tmp_path: Path
     report, said = run(tmp_path, [QuietEngine()], [*documents("a"), BadDocument("file#1", "empty")])
     assert view(tmp_path).keys() == {"d0", "file#1"}
     assert report["totals"]["documents"]["all"] == 2
-    assert "2 documents that this input does not have are in summaries/ only" in said
+    assert "left in summaries/ only, not being in this input: 2 documents" in said
     assert set(pq.read_table(tmp_path / "summaries")["doc_id"].to_pylist()) >= {"d1", "file#9"}
 
 
