@@ -37,6 +37,7 @@ ORDER = (
     "test_load",
     "test_overlap",
 )
+ENGINE = OneEngine()
 INSTRUCTION = "Summarize the following text in a few sentences.\n\n"
 
 
@@ -102,12 +103,17 @@ def generate():
     return run
 
 
-# Not for the session: an idle engine would take a core from the tests of other folders.
-@pytest.fixture(scope="package")
-def one_engine() -> Iterator[OneEngine]:
-    engine = OneEngine()
-    yield engine
-    engine.stop()
+@pytest.fixture(scope="session")
+def one_engine() -> OneEngine:
+    return ENGINE
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """The tests of other folders get the memory back."""
+    yield
+    if nextitem is None or nextitem.path.parent != Path(__file__).parent:
+        ENGINE.stop()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,9 @@ Like SGLang, it has a child process without which no request is ever answered.
 """
 
 import asyncio
+import ctypes
 import os
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -12,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 CHILD = ["sleep", "86421"]
+PR_SET_PDEATHSIG = 1
 
 
 def seen_by(environment: Mapping[str, str]) -> str:
@@ -21,6 +24,11 @@ def seen_by(environment: Mapping[str, str]) -> str:
 def environment_of_a_child() -> Mapping[str, str]:
     printed = subprocess.run(["env", "-0"], stdout=subprocess.PIPE, check=True).stdout.decode()
     return dict(line.split("=", 1) for line in printed.split("\0") if "=" in line)
+
+
+def die_with_parent() -> None:
+    """As the processes of SGLang do, so that none outlives an engine that nobody can stop."""
+    ctypes.CDLL("libc.so.6").prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Engine:
@@ -41,7 +49,7 @@ class Engine:
         if hangs:
             time.sleep(3600)
         self._token_s, self._poison_tokens = token_s, poison_tokens
-        self._child = subprocess.Popen(CHILD)
+        self._child = subprocess.Popen(CHILD, preexec_fn=die_with_parent)
         self.port_args = SimpleNamespace(instance_id="standin")
         self.server_args = SimpleNamespace(device="none")
         capacity = {"max_total_num_tokens": 12000}
