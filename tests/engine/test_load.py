@@ -231,8 +231,8 @@ SOAK = [pytest.mark.soak, pytest.mark.timeout(7200)]
 @pytest.mark.parametrize(
     ("name", "num_requests"),
     [
-        ("smallest", 200),
-        ("pressure", 300),
+        ("smallest", 100),
+        ("pressure", 150),
         # Requests run almost one at a time on the smallest.
         pytest.param("smallest", 1000, marks=SOAK),
         *(pytest.param(name, 3000, marks=SOAK) for name in ("arkv", "pressure", "cap")),

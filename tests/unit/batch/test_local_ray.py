@@ -15,8 +15,11 @@ from arkv_sglang.batch import local_ray
 
 Spawn = Callable[[str], subprocess.Popen[bytes]]
 SCRIPT = """
-import os, subprocess, time
+import os, signal, subprocess, time
 from arkv_sglang.batch import local_ray
+
+# A shell that starts the tests in the background has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def start(folder, num_cpus, object_store_bytes):
     env = os.environ | {local_ray.MARK: str(folder)}
