@@ -71,6 +71,8 @@ def measure(options: argparse.Namespace) -> list[Grouping]:
         "max_total_tokens": options.max_total_tokens,
         "chunked_prefill_size": 2048,
         "log_level": "error",
+        # Else an idle engine takes a core from the other.
+        "sleep_on_idle": True,
     }
     if options.layers:
         override = {"num_hidden_layers": options.layers}
