@@ -4,6 +4,7 @@ Strict checks of SGLang run at every step and when idle; the store is checked ev
 """
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -66,18 +67,20 @@ def random_load(num_requests: int, capacity: int, seed: int) -> list[Request]:
 
     longest = min(capacity, LONGEST)
     prefixes = [tokens(draw.randint(1, longest * 3 // 4)) for _ in range(6)]
+    # From what is compressed chunk by chunk to what is more than the model's context. In turn, so
+    # that a short load has some of each.
+    long = itertools.cycle(
+        [
+            (CONTEXT, CONTEXT + 9),
+            (capacity, capacity + LONGEST),
+            (capacity, CONTEXT - MOST_NEW - 10),
+        ]
+    )
     load = []
     for index in range(num_requests):
         length = draw.randint(1, longest)
         if draw.random() < 0.05:
-            # From what is compressed chunk by chunk to what is more than the model's context.
-            length = draw.choice(
-                [
-                    draw.randint(capacity, capacity + LONGEST),
-                    draw.randint(capacity, CONTEXT - MOST_NEW - 10),
-                    CONTEXT + draw.randint(0, 9),
-                ]
-            )
+            length = draw.randint(*next(long))
         kind = draw.random()
         prefix = draw.choice(prefixes) if kind < 0.35 else []
         follows = draw.randrange(index) if index and kind > 0.85 else None

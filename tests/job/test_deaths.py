@@ -111,7 +111,7 @@ def test_every_document_is_done_once_whatever_is_killed(
     targets[1:2] = [CHILD, RAYLET]
     ids = many(config, tmp_path, count)
     config["engine"]["token_s"] = 0.03
-    config["engines"] |= {"count": 3, "window_docs": 3, "max_restarts": 3}
+    config["engines"] |= {"count": 3, "window_docs": 3, "max_restarts": kills}
     with second_node(cluster, num_cpus=1):
         killer = Killer(cluster, tmp_path / "job.log", tmp_path / "out", targets, rng)
         code, log = submit(config)
