@@ -13,21 +13,13 @@ _COMMA_IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3})")
 _NUMBER = re.compile(r"-?[$\d.,]*\d")
 
 
-def recall(output: str, answer: str) -> float:
-    """Of the characters of ``answer``, those that stand at their place in that word of the output
-    where most do; all of them where the answer is in it as it is."""
-    output, answer = output.lower(), answer.lower()
-    if answer in output:
-        return 1.0
-    runs = _RUN.findall(_COMMA_IN_NUMBER.sub("", output))
-    hits = (sum(a == b for a, b in zip(run, answer, strict=False)) for run in runs)
-    return max(hits, default=0) / len(answer)
-
-
 def score_recall(sample: Sample, outcome: Outcome, full_kv: Outcome) -> dict[str, float]:
-    """`recall` of the one answer, and whether it is there exactly."""
-    share = recall(outcome.output, sample.answers[0])
-    return {"recall": share, "exact": float(share == 1)}
+    """``recall``: of the characters of the answer, those that stand at their place in that word of
+    the output where most do. ``exact``: whether the answer is one of the words."""
+    answer = sample.answers[0].lower()
+    found = _RUN.findall(_COMMA_IN_NUMBER.sub("", outcome.output.lower()))
+    hits = (sum(a == b for a, b in zip(word, answer, strict=False)) for word in found)
+    return {"recall": max(hits, default=0) / len(answer), "exact": float(answer in found)}
 
 
 def score_all(sample: Sample, outcome: Outcome, full_kv: Outcome) -> dict[str, float]:

@@ -13,8 +13,11 @@ from typing import Any, Literal
 from arkv_sglang.config import ConfigError
 
 Split = Literal["all", "tune", "report"]
-# A piece ends with a sentence or a line, and begins with the space before it.
+# A piece ends with a sentence or a paragraph, a long one also with a line; each begins with the
+# space before it.
 _PIECE = re.compile(r"(?<=[.!?])(?=\s)|(?<=\n)(?=\n)")
+_LINE = re.compile(r"(?=\n)")
+_LONG = 160
 _WORD = re.compile(r"\b[^\W\d_]{4,10}\b")
 # No tokenizer packs more into a token, on the mean of a text.
 CHARACTERS_PER_TOKEN = 8
@@ -72,7 +75,8 @@ def pieces(texts: Sequence[Text], rng: random.Random, num_tokens: int) -> list[s
     rng.shuffle(order)
     while left > 0:
         for text in order:
-            found += _PIECE.split(f"\n\n{text.text}")
+            for piece in _PIECE.split(f"\n\n{text.text}"):
+                found += _LINE.split(piece) if len(piece) > _LONG else [piece]
             left -= len(text.text) + 2
             if left <= 0:
                 break

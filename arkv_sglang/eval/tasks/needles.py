@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from arkv_sglang.eval.material import Material
@@ -18,6 +18,8 @@ from arkv_sglang.eval.scores import score_recall
 NEW_TOKENS = 48
 NUM_DISTRACTORS = 6
 NOUNS = {"digits": "number", "words": "phrase", "uuid": "identifier"}
+FORMS = tuple(NOUNS)
+LATER = "Read the following text. A question about it will come later.\n"
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,9 @@ def draw_value(material: Material, rng: random.Random, form: str) -> str:
     return "-".join(groups[: rng.choice((2, 3, 5))])
 
 
-def hide(text: list[str], count: int, sentences: list[str], depths: list[float]) -> str:
+def hide(text: Sequence[str], count: int, sentences: Sequence[str], depths: Sequence[float]) -> str:
     """The first ``count`` pieces of ``text``, with each sentence at its share of them."""
-    kept = text[:count]
+    kept = list(text[:count])
     for depth, sentence in sorted(zip(depths, sentences, strict=True), reverse=True):
         kept.insert(round(depth * count), sentence)
     return "".join(kept)
@@ -73,81 +75,62 @@ def hide(text: list[str], count: int, sentences: list[str], depths: list[float])
 
 def make_single(material: Material, count: int) -> Iterator[Sample]:
     for number in range(count):
-        rng = material.rng("needle", number)
-        needle = _draw(material, rng, number)
-        depth = material.depth("needle", number)
-        yield _sample(material, "needle", number, needle, [], [depth], needle.warning)
-
-
-def make_later(material: Material, count: int) -> Iterator[Sample]:
-    """The document is a request of its own; the second one's prompt begins with it."""
-    for number in range(count):
-        rng = material.rng("needle-later", number)
-        needle = _draw(material, rng, number)
-        depth = material.depth("needle-later", number)
-        warning = "Read the following text. A question about it will come later.\n"
-        yield _sample(
-            material, "needle-later", number, needle, [], [depth], warning, first_alone=True
-        )
+        yield _sample(material, "needle", number)
 
 
 def make_multi_key(material: Material, count: int) -> Iterator[Sample]:
-    """Other needles have keys that share a word with the one that is asked for."""
     for number in range(count):
-        rng = material.rng("needle-multi-key", number)
-        first, second, *others = material.pick_words(rng, 2 + NUM_DISTRACTORS)
-        form = list(NOUNS)[number % len(NOUNS)]
-        needle = Needle(form, f"{first}-{second}", draw_value(material, rng, form))
-        keys = [f"{second}-{first}"]
-        keys += [f"{first}-{word}" for word in others[::2]]
-        keys += [f"{word}-{second}" for word in others[1::2]]
-        distractors: list[Needle] = []
-        for key in keys[:NUM_DISTRACTORS]:
-            value = needle.value
-            while value in (needle.value, *(each.value for each in distractors)):
-                value = draw_value(material, rng, form)
-            distractors.append(Needle(form, key, value))
-        depths = [material.depth("needle-multi-key", number)]
-        depths += [rng.random() for _ in distractors]
-        yield _sample(
-            material, "needle-multi-key", number, needle, distractors, depths, needle.warning
-        )
+        yield _sample(material, "needle-multi-key", number, near_misses=True)
 
 
-def _draw(material: Material, rng: random.Random, number: int) -> Needle:
-    form = list(NOUNS)[number % len(NOUNS)]
-    return Needle(form, material.pick_words(rng, 1)[0], draw_value(material, rng, form))
+def make_later(material: Material, count: int) -> Iterator[Sample]:
+    for number in range(count):
+        yield _sample(material, "needle-later", number, later=True)
 
 
 def _sample(
-    material: Material,
-    task: str,
-    number: int,
-    needle: Needle,
-    distractors: list[Needle],
-    depths: list[float],
-    warning: str,
-    first_alone: bool = False,
+    material: Material, task: str, number: int, near_misses: bool = False, later: bool = False
 ) -> Sample:
-    prompts = material.prompts
-    text = material.haystack(material.rng(f"{task} text", number))
-    sentences = [each.sentence for each in (needle, *distractors)]
-    tail = prompts.tail(needle.question, needle.answer_prefix)
+    """``later``: the text is a request of its own, with which the second one's prompt begins."""
+    prompts, rng = material.prompts, material.rng(task, number)
+    text = material.haystack(rng)
+    form = FORMS[number % len(FORMS)]
+    keys = _near_keys(material, rng) if near_misses else material.pick_words(rng, 1)
+    values: list[str] = []
+    whole = "".join(text)
+    while len(values) < len(keys):
+        value = draw_value(material, rng, form)
+        if value not in values and value not in whole:
+            values.append(value)
+    needles = [Needle(form, key, value) for key, value in zip(keys, values, strict=True)]
+    asked, sentences = needles[0], [needle.sentence for needle in needles]
+    depths = [material.depth(task, number), *(rng.random() for _ in needles[1:])]
+    tail = prompts.tail(asked.question, asked.answer_prefix)
+    warning = LATER if later else asked.warning
 
     def head(count: int) -> list[int]:
         return prompts.head(warning + hide(text, count, sentences, depths))
 
-    count = prompts.largest(lambda count: head(count) + tail, len(text))
-    document = head(count)
+    document = head(prompts.largest(lambda count: head(count) + tail, len(text)))
     return Sample(
-        task=task,
-        number=number,
-        prompt=document + tail,
-        new_tokens=NEW_TOKENS,
-        answers=(needle.value,),
-        before=(document,) if first_alone else (),
-        about={"form": needle.form, "depth": round(depths[0], 4), "key": needle.key},
+        task,
+        number,
+        document + tail,
+        NEW_TOKENS,
+        answers=(asked.value,),
+        before=(document,) if later else (),
+        about={"form": form, "depth": round(depths[0], 4), "key": asked.key},
     )
+
+
+def _near_keys(material: Material, rng: random.Random) -> list[str]:
+    """The key that is asked for, and others that share a word with it or have both the other way
+    round."""
+    first, second, *others = material.pick_words(rng, NUM_DISTRACTORS + 1)
+    shared = [
+        f"{first}-{other}" if n % 2 else f"{other}-{second}" for n, other in enumerate(others)
+    ]
+    return [f"{first}-{second}", f"{second}-{first}", *shared]
 
 
 TASKS = (
