@@ -51,7 +51,7 @@ def test_refused_files(tmp_path, content, sentence):
 
 
 def test_refused_policies(tmp_path):
-    with pytest.raises(ConfigError, match="must be one of none, original, .* got 'arvk'"):
+    with pytest.raises(ConfigError, match=r"must be one of none, original, .* got 'arvk'"):
         make_arms(["arvk"], [0.5], None)
     with pytest.raises(ConfigError, match="budget"):
         make_arms(["arkv"], [1.5], None)

@@ -127,7 +127,7 @@ def test_the_report(samples, arms, rows):
     json.dumps(report, allow_nan=False)
     assert as_table(report).row_count == 9 + 3
     assert "<svg" in score_by_bytes(report) and "arkv" in score_by_bytes(report, "needle")
-    with pytest.raises(ConfigError, match="--task must be one of needle, .* got 'other'"):
+    with pytest.raises(ConfigError, match=r"--task must be one of needle, .* got 'other'"):
         score_by_bytes(report, "other")
 
 
@@ -136,7 +136,7 @@ def test_a_task_that_full_kv_cannot_do_is_left_out_of_means(samples, arms):
     found = {arm.name: [outcome("nothing")] * 2 for arm in arms}
     report = build_report(score_all(needles, arms, found, TASKS), arms)
     assert (report["counted_tasks"], report["means"]) == ([], [])
-    with pytest.raises(ConfigError, match="full KV scores at least 0.5, got none"):
+    with pytest.raises(ConfigError, match=r"full KV scores at least 0.5, got none"):
         score_by_bytes(report)
     easier = build_report(score_all(needles, arms, found, TASKS), arms, full_kv_at_least=0)
     assert easier["counted_tasks"] == ["needle"]

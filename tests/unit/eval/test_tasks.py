@@ -161,13 +161,13 @@ def test_a_summary_has_a_reference_where_the_whole_text_is_there():
 
 
 def test_what_is_too_short_is_refused():
-    with pytest.raises(ConfigError, match="--length must be at least .* got 20"):
+    with pytest.raises(ConfigError, match=r"--length must be at least .* got 20"):
         made("needle", length=20)
     with pytest.raises(ConfigError, match="at least 10064 tokens for continuation, got"):
         made("continuation", length=10_000)
     with pytest.raises(ConfigError, match="different words to fill a prompt of 9000 tokens"):
         made("common-words", length=9000)
-    with pytest.raises(ConfigError, match="must have at least 2 different words"):
+    with pytest.raises(ConfigError, match="must have at least 7 different words"):
         made("needle-multi-key", texts=texts(1, 0))
 
 
@@ -208,7 +208,7 @@ def test_tasks_by_name():
     some = chosen_tasks("summary, needle:50", 4)
     assert {task.name: count for task, count in some.items()} == {"summary": 4, "needle": 50}
     assert len(chosen_tasks("ruler:2", 4)) == 13
-    with pytest.raises(ConfigError, match="--tasks must be of own, ruler, needle, .* got 'needel'"):
+    with pytest.raises(ConfigError, match=r"--tasks must be of own, ruler, .* got 'needel'"):
         chosen_tasks("needel", 1)
     with pytest.raises(ConfigError, match="number from 1 on behind the colon, got 'needle:0'"):
         chosen_tasks("needle:0", 1)
@@ -221,4 +221,4 @@ def test_prompts_without_a_chat_template():
     ids = list(range(100))
     assert prompts.without_middle(ids) == [*range(25), *range(75, 100)]
     assert prompts.without_middle(ids, 3) == [0, 98, 99]
-    assert list(islice(prompts.without_middle(ids[:50]), 50)) == ids[:50]
+    assert prompts.without_middle(ids[:50]) == ids[:50]
