@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from arkv_sglang.config import ConfigError
 from arkv_sglang.core import Geometry
 from arkv_sglang.eval.arms import make_arms
 from arkv_sglang.eval.material import Material
-from arkv_sglang.eval.options import parse_options
+from arkv_sglang.eval.options import MIN_TOTAL_TOKENS, TOTAL_OVER_LENGTH, parse_options
 from arkv_sglang.eval.plot import score_by_bytes
 from arkv_sglang.eval.prompts import Prompts
 from arkv_sglang.eval.report import build_report, score_all
@@ -34,6 +35,7 @@ from arkv_sglang.eval.sample import Sample, Task
 from arkv_sglang.eval.table import as_table
 from arkv_sglang.eval.tasks import GROUPS, TASKS, chosen_tasks
 from arkv_sglang.eval.texts import load_texts
+from arkv_sglang.report.table import WIDTH
 
 # The same for every arm.
 ENGINE = {
@@ -53,8 +55,8 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def main() -> int:
-    options = parse_options()
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse_options(arguments)
     if options.list:
         for name, task in TASKS.items():
             files = f" (needs {task.needs})" if task.needs else ""
@@ -65,7 +67,8 @@ def main() -> int:
     try:
         run(options)
     except (ConfigError, RunFailed) as error:
-        say(f"eval: {error}")
+        # As the batch job's configuration calls it.
+        say(f"eval: {error}".replace("engine.model_path", "--model"))
         return 2
     return 0
 
@@ -73,15 +76,16 @@ def main() -> int:
 def run(options: argparse.Namespace) -> None:
     """Raises ConfigError before any engine starts."""
     model = options.model or demo_model()
-    source = {"model_path": model}
+    source = {**options.engine, "model_path": model}
     arms = make_arms(options.policies, options.budgets, options.arms)
     shape = load_model_shape(source)
     samples, tasks = make_samples(options, model, load_tokenizer(source))
     geometry = check_room(options, shape, samples)
     engine = ENGINE | {
         "device": options.device or default_device(),
-        "max_total_tokens": options.max_total_tokens,
+        "max_total_tokens": total_tokens(options),
         "chunked_prefill_size": options.chunked_prefill_size,
+        **options.engine,
     }
     identity = model_identity(source)
     rows = Rows(options.out, say)
@@ -108,6 +112,11 @@ def demo_model() -> str:
     return str(ensure_model())
 
 
+def total_tokens(options: argparse.Namespace) -> int:
+    roomy: int = max(MIN_TOTAL_TOKENS, TOTAL_OVER_LENGTH * options.length)
+    return options.max_total_tokens or roomy
+
+
 def default_device() -> str:
     import torch
 
@@ -119,10 +128,9 @@ def make_samples(
 ) -> tuple[list[Sample], dict[str, Task]]:
     """Of all tasks, and the tasks by name. Raises ConfigError."""
     tasks = chosen_tasks(options.tasks, options.samples)
-    files = {"--gsm8k": options.gsm8k, "--longbench": options.longbench}
     for task in tasks:
-        if task.needs and not files[task.needs]:
-            raise ConfigError(f"the task {task.name} needs its files: name them with {task.needs}")
+        if task.needs and not getattr(options, task.needs.strip("-").replace("-", "_")):
+            raise ConfigError(f"{task.needs} must be given for the task {task.name}, got nothing")
     material = Material(
         Prompts(tokenizer, options.length),
         load_texts(options.text, options.split),
@@ -145,10 +153,10 @@ def check_room(options: argparse.Namespace, shape: ModelShape, samples: list[Sam
             f"prompts and answers must fit the model's context of {shape.context_tokens} tokens, "
             f"got {longest.num_tokens} in {longest.task}; ask for a smaller --length"
         )
-    if longest.num_tokens * ROOM > options.max_total_tokens:
+    if longest.num_tokens * ROOM > total_tokens(options):
         raise ConfigError(
             f"--max-total-tokens must be at least {int(longest.num_tokens * ROOM) + 1}, {ROOM:g} "
-            f"times the longest prompt and answer ({longest.task}), got {options.max_total_tokens}"
+            f"times the longest prompt and answer ({longest.task}), got {total_tokens(options)}"
         )
     return shape.geometry
 
@@ -161,7 +169,7 @@ def publish(options: argparse.Namespace, report: dict[str, Any], rows: Rows) -> 
         except (ConfigError, OSError) as error:
             # All that was measured is there already.
             say(f"eval: no plot was written: {error}")
-    Console().print(as_table(report))
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(as_table(report))
     print(json.dumps(report))
 
 

@@ -15,7 +15,7 @@ from arkv_sglang.config import ArkvConfig, ConfigError, Names, load_config
 from arkv_sglang.unique_keys import DuplicateKey, read_yaml
 
 FULL_KV = "none"
-_NAMES = Names("--policies", "--policies", "leave out the settings")
+_NAMES = Names("a policy", "the settings of an arm", "leave out the settings")
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from arkv_sglang.eval.report import FULL_KV_AT_LEAST
+from arkv_sglang.unique_keys import read_json
 
 MIN_TOTAL_TOKENS, TOTAL_OVER_LENGTH = 8192, 4
 
@@ -19,11 +21,11 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="say what the tasks are, and end")
     parser.add_argument("--model", help="a model's path or name; default: the demo model")
     parser.add_argument(
-        "--policies", type=_names, default=["arkv"], help="a,b; full KV is always there"
+        "--policies", type=names, default=["arkv"], help="a,b; full KV is always there"
     )
     parser.add_argument(
         "--budgets",
-        type=_budgets,
+        type=budgets,
         default=[0.5, 0.25, 0.125, 0.0625],
         help="of every policy: ratios of bf16 bytes, or whole numbers of tokens",
     )
@@ -31,9 +33,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--arms", type=Path, help="YAML: names of arms to a policy and its settings"
     )
     parser.add_argument("--tasks", default="own", help="a,b:SAMPLES, or a group of --list")
-    parser.add_argument("--samples", type=_positive, default=16, help="of each task")
+    parser.add_argument("--samples", type=positive, default=16, help="of each task")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--length", type=_positive, default=2048, help="of a prompt, in tokens")
+    parser.add_argument("--length", type=positive, default=2048, help="of a prompt, in tokens")
     parser.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE")
     parser.add_argument(
         "--split",
@@ -54,28 +56,50 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", help="default: cuda where there is one, else cpu")
     parser.add_argument(
         "--max-total-tokens",
-        type=_positive,
+        type=positive,
         help=f"KV bytes of each engine; default: {TOTAL_OVER_LENGTH} times --length, "
         f"{MIN_TOTAL_TOKENS} at least",
     )
-    parser.add_argument("--chunked-prefill-size", type=_positive, default=2048)
+    parser.add_argument("--chunked-prefill-size", type=positive, default=2048)
+    parser.add_argument(
+        "--engine",
+        type=mapping,
+        default={},
+        metavar="JSON",
+        help="more settings of SGLang, for every arm",
+    )
     options = parser.parse_args(arguments)
     if options.out is None and not options.list:
         parser.error("--out must name a folder for the results")
-    if options.max_total_tokens is None:
-        options.max_total_tokens = max(MIN_TOTAL_TOKENS, TOTAL_OVER_LENGTH * options.length)
     return options
 
 
-def _names(text: str) -> list[str]:
+# Their names are what argparse says of a value that raises ValueError.
+
+
+def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def _budgets(text: str) -> list[int | float]:
+def budgets(text: str) -> list[int | float]:
     return [int(each) if each.strip().isdecimal() else float(each) for each in text.split(",")]
 
 
-def _positive(text: str) -> int:
+def mapping(text: str) -> dict[str, Any]:
+    try:
+        found = read_json(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text!r}: {error}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text!r}")
+    if taken := found.keys() & {"kv_policy", "kv_policy_config", "model_path"}:
+        raise argparse.ArgumentTypeError(
+            f"must leave {', '.join(sorted(taken))} to --model, --policies and --arms"
+        )
+    return found
+
+
+def positive(text: str) -> int:
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
     return value

@@ -68,7 +68,7 @@ class Task:
     """``make(material, count)`` yields ``count`` samples, fewer where a file has fewer; raises
     ConfigError. Sample n is the same however many are asked for.
 
-    about: a line for people. needs: the option that names its files, if it has any. is_relative:
+    about: a line for people. needs: an option that must be given, if there is one. is_relative:
     the score is how near the answer comes to that of full KV, whose own score is 1.
     """
 

@@ -17,7 +17,7 @@ from arkv_sglang.eval.tasks import (
 
 _MODULES = (needles, tracking, counting, pairs, running_text, gsm8k, longbench, ruler)
 TASKS: dict[str, Task] = {task.name: task for module in _MODULES for task in module.TASKS}
-# What needs neither files of the user's nor other packages.
+# What needs neither other packages nor options of their own.
 OWN = tuple(
     name for name, task in TASKS.items() if task.needs is None and not name.startswith("ruler-")
 )
@@ -33,8 +33,8 @@ def chosen_tasks(text: str, samples: int) -> dict[Task, int]:
         for each in GROUPS.get(name, (name,)):
             if each not in TASKS:
                 raise ConfigError(
-                    f"--tasks must be of {', '.join((*GROUPS, *TASKS))}, got {each!r}; --list says "
-                    "what they are"
+                    f"--tasks must be of {', '.join(GROUPS)} and the tasks that --list shows, got "
+                    f"{each!r}"
                 )
             if number and not (number.isdecimal() and int(number) > 0):
                 raise ConfigError(

