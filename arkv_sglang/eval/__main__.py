@@ -126,7 +126,8 @@ def default_device() -> str:
 def make_samples(
     options: argparse.Namespace, model: str, tokenizer: Any
 ) -> tuple[list[Sample], dict[str, Task]]:
-    """Of all tasks, and the tasks by name. Raises ConfigError."""
+    """Of all tasks, and the task of each by the name that samples have it under. Raises
+    ConfigError."""
     tasks = chosen_tasks(options.tasks, options.samples)
     for task in tasks:
         if task.needs and not getattr(options, task.needs.strip("-").replace("-", "_")):
@@ -139,8 +140,12 @@ def make_samples(
         options.gsm8k,
         options.longbench,
     )
-    samples = [sample for task, count in tasks.items() for sample in task.make(material, count)]
-    return samples, {task.name: task for task in tasks}
+    samples, by_name = [], {}
+    for task, count in tasks.items():
+        for sample in task.make(material, count):
+            samples.append(sample)
+            by_name[sample.task] = task
+    return samples, by_name
 
 
 def check_room(options: argparse.Namespace, shape: ModelShape, samples: list[Sample]) -> Geometry:

@@ -68,8 +68,7 @@ class Task:
     """``make(material, count)`` yields ``count`` samples, fewer where a file has fewer; raises
     ConfigError. Sample n is the same however many are asked for.
 
-    about: a line for people. needs: an option that must be given, if there is one. is_relative:
-    the score is how near the answer comes to that of full KV, whose own score is 1.
+    about: a line for people. needs: an option that must be given, if there is one.
     """
 
     name: str
@@ -77,4 +76,3 @@ class Task:
     make: Callable[[Material, int], Iterator[Sample]]
     score: Score
     needs: str | None = None
-    is_relative: bool = False

@@ -28,17 +28,16 @@ _Loader.add_constructor("!function", lambda loader, node: str(node.value))
 
 
 def make(material: Material, count: int) -> Iterator[Sample]:
-    """``count`` samples of each file, which has the name of its dataset."""
-    number = 0
+    """``count`` samples of each file, which has the name of its dataset; each is a task in the
+    results."""
     for path in material.longbench:
         settings = _settings(path)
         records = read_lines(path, "--longbench", FIELDS)
         order = list(range(len(records)))
         material.rng(f"longbench {path.stem}").shuffle(order)
-        for index in order[:count]:
+        for number, index in enumerate(order[:count]):
             about = {"dataset": path.stem, "line": index + 1}
             yield _sample(material, number, settings, records[index], about)
-            number += 1
 
 
 def score(sample: Sample, outcome: Outcome, full_kv: Outcome) -> dict[str, float]:
@@ -87,7 +86,7 @@ def _sample(
         ids = prompts.without_middle(prompts.tokens(text), prompts.length - frame)
         ids = [*prompts.head(""), *ids, *prompts.tail("")]
     return Sample(
-        "longbench",
+        f"longbench-{about['dataset']}",
         number,
         ids,
         generation["max_gen_toks"],

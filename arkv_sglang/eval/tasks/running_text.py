@@ -73,13 +73,11 @@ TASKS = (
         "top-1 agreement and KL to full KV on decode steps of a text that goes on",
         make_continuation,
         score_measured,
-        is_relative=True,
     ),
     Task(
         "summary",
         "ROUGE-L with the summary of full KV, and with a reference where a text has one",
         make_summary,
         score_summary,
-        is_relative=True,
     ),
 )
