@@ -22,7 +22,8 @@ def pack(log_probs: torch.Tensor) -> bytes:
 
 def compare(packed: bytes, log_probs: torch.Tensor) -> dict[str, float]:
     """Means over decode steps: ``top1``, the share of them at which the most likely token is the
-    same, and ``kl`` in nats. Step 0 is prefill, which sees the whole cache and proves nothing.
+    same (one of several as likely, which bf16 logits often have), and ``kl`` in nats. Step 0 is
+    prefill, which sees the whole cache and proves nothing.
 
     ``log_probs``: [N, V] of the same N steps.
     """
@@ -31,5 +32,7 @@ def compare(packed: bytes, log_probs: torch.Tensor) -> dict[str, float]:
             torch.from_numpy(arrays["ids"]).long(), torch.from_numpy(arrays["log_probs"])
         )
     kl = top_kl_of(top, log_probs)[1:]
-    same = (top.ids[:, 0] == log_probs.argmax(-1))[1:]
+    best = top.log_probs == top.log_probs[:, :1]
+    found_best = log_probs.gather(-1, top.ids) == log_probs.amax(-1, keepdim=True)
+    same = (best & found_best).any(-1)[1:]
     return {"top1": same.double().mean().item(), "kl": kl.mean().item()}

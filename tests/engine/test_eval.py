@@ -23,7 +23,7 @@ def evaluate(folder, capfd):
     """Runs the command; its report, and the lines that it wrote for people."""
 
     def run():
-        arguments = ["--tasks", "needle-later,continuation", "--samples", "2"]
+        arguments = ["--tasks", "needle-later:2,continuation:1"]
         arguments += ["--length", str(LENGTH), "--budgets", str(BUDGET), "--out", str(folder)]
         assert main(arguments) == 0
         out, err = capfd.readouterr()
@@ -40,7 +40,7 @@ def read(folder):
 def test_it_measures_compresses_and_resumes(evaluate, folder):
     report, _ = evaluate()
     rows = read(folder)
-    assert len(rows) == 8
+    assert len(rows) == 6
     for (arm, task, number), row in rows.items():
         full = rows["none", task, number]
         assert row["prompt_id"] == full["prompt_id"]
@@ -49,8 +49,8 @@ def test_it_measures_compresses_and_resumes(evaluate, folder):
             assert row["output_tokens"] == full["output_tokens"] > 1
             assert row["kv_bf16_bytes"] == full["kv_bytes"]
             kl, top1 = row["figures"]["kl"], row["score"]
-            # Compression shows on decode steps, and full KV is as far from itself as it must be.
-            assert (kl < 1e-5 and top1 == 1) if arm == "none" else (1e-3 < kl < 5 and top1 < 1)
+            # Full KV is compared with itself, and compression shows.
+            assert (kl < 1e-6 and top1 == 1) if arm == "none" else (1e-3 < kl < 5)
         else:
             # The document was served before, and the question found it.
             assert row["cached_tokens"] > LENGTH / 2
@@ -62,14 +62,14 @@ def test_it_measures_compresses_and_resumes(evaluate, folder):
             row_bytes = row["kv_bytes_original"] // row["kv_rows_original"]
             assert sum(layers_rows) * row_bytes == row["kv_bf16_bytes"]
     parts = sorted((folder / "parts").iterdir())
-    assert len(parts) == 8
+    assert len(parts) == 6
     written = [part.stat().st_mtime_ns for part in parts]
     assert {each["arm"] for each in report["results"]} == {"none", ARM}
     assert report == json.loads((folder / "report.json").read_text())
 
     # What is done is not done again.
     again, err = evaluate()
-    assert "4 samples done before, 0 to do" in err and "1 of" not in err
+    assert "3 samples done before, 0 to do" in err and "1 of" not in err
     assert again["results"] == report["results"]
     assert [part.stat().st_mtime_ns for part in parts] == written
 

@@ -44,3 +44,11 @@ def test_a_packed_reference_gives_the_same_without_the_first_step():
     assert compare(pack(full), found) == figures
     assert compare(pack(full), full) == {"top1": 1, "kl": pytest.approx(0, abs=1e-6)}
     assert len(pack(full)) < 6 * 256 * 9
+
+
+def test_tokens_that_are_as_likely_agree():
+    full = torch.tensor([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.4, 0.4, 0.2]]).log()
+    found = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]).log()
+    assert compare(pack(full), found)["top1"] == 0.5
+    assert compare(pack(full), full)["top1"] == 1
+    assert compare(pack(found), full)["top1"] == 0.5
