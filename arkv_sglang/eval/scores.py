@@ -15,11 +15,14 @@ _NUMBER = re.compile(r"-?[$\d.,]*\d")
 
 def score_recall(sample: Sample, outcome: Outcome, full_kv: Outcome) -> dict[str, float]:
     """``recall``: of the characters of the answer, those that stand at their place in that word of
-    the output where most do. ``exact``: whether the answer is one of the words."""
+    the output where most do. ``exact``: whether the answer is one of the words. The first again by
+    the form of the answer, if it has one: models differ in what they can copy."""
     answer = sample.answers[0].lower()
     found = _RUN.findall(_COMMA_IN_NUMBER.sub("", outcome.output.lower()))
     hits = (sum(a == b for a, b in zip(word, answer, strict=False)) for word in found)
-    return {"recall": max(hits, default=0) / len(answer), "exact": float(answer in found)}
+    share = max(hits, default=0) / len(answer)
+    by_form = {sample.about["form"]: share} if "form" in sample.about else {}
+    return {"recall": share, "exact": float(answer in found), **by_form}
 
 
 def score_all(sample: Sample, outcome: Outcome, full_kv: Outcome) -> dict[str, float]:

@@ -48,6 +48,14 @@ def test_recall_of_words():
     assert figures(score_recall, "amber", "amber-falcon")["recall"] == pytest.approx(5 / 12)
 
 
+def test_recall_by_form():
+    found = score_recall(
+        Sample("needle", 0, [1], 8, ("12",), about={"form": "digits"}), outcome("1"), outcome()
+    )
+    assert found == {"recall": 0.5, "exact": 0, "digits": 0.5}
+    assert next(iter(found)) == "recall"
+
+
 def test_matches():
     assert figures(score_all, "AB, CD", "ab", "cd", "ef") == {"match_all": 2 / 3, "exact": 0}
     assert figures(score_all, "ef cd ab", "ab", "cd", "ef") == {"match_all": 1, "exact": 1}
