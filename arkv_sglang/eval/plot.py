@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +46,10 @@ def score_by_bytes(report: Mapping[str, Any], task: str | None = None) -> str:
             continue
         own = [point for point in points if lines[point["arm"]] == line]
         own.sort(key=lambda point: point["kv_bytes_ratio"])
-        scores = [point["score"] for point in own]
-        around = [
-            [max(point["score"] - point["score_low"], 0) for point in own],
-            [max(point["score_high"] - point["score"], 0) for point in own],
-        ]
         axes.errorbar(
             [100 * point["kv_bytes_ratio"] for point in own],
-            scores,
-            yerr=around,
+            [point["score"] for point in own],
+            yerr=_around(own),
             color=COLORS[n % len(COLORS)],
             marker="o",
             markersize=4,
@@ -71,6 +66,15 @@ def score_by_bytes(report: Mapping[str, Any], task: str | None = None) -> str:
         axes.set_title(task, loc="left", fontsize=11, fontweight="bold", color=LIGHT.ink)
     legend(figure, ncols=5)
     return svg(figure)
+
+
+def _around(points: Sequence[Mapping[str, Any]]) -> list[list[float]] | None:
+    """How far the interval of each reaches down and up; None where there is none."""
+    if any(point["score_low"] is None for point in points):
+        return None
+    down = [max(point["score"] - point["score_low"], 0) for point in points]
+    up = [max(point["score_high"] - point["score"], 0) for point in points]
+    return [down, up]
 
 
 def _of_task(report: Mapping[str, Any], task: str) -> list[dict[str, Any]]:

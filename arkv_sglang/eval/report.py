@@ -109,7 +109,7 @@ def _mean(
     }
 
 
-def _interval(name: str, *groups: Sequence[float]) -> dict[str, float]:
+def _interval(name: str, *groups: Sequence[float]) -> dict[str, float | None]:
     mean, low, high = bootstrap_mean(*groups)
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
 

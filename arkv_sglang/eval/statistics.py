@@ -7,17 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from arkv_sglang.report.audit import MIN_FOR_INTERVAL
+
 NUM_RESAMPLES = 10_000
 LEVEL = 0.95
 SMALLEST_DIFFERENCE = 1e-9
 
 
 class Mean(NamedTuple):
-    """With a bootstrap's interval of `LEVEL`."""
+    """With a bootstrap's interval of `LEVEL`, which few samples do not have: it would be too
+    narrow."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 class Paired(NamedTuple):
@@ -32,14 +35,16 @@ def bootstrap_mean(*groups: Sequence[float]) -> Mean:
     """The mean of the groups' means, whatever their sizes. Samples are drawn again within each
     group, with replacement, always alike."""
     rng = np.random.default_rng(0)
-    means, resampled = [], np.zeros(NUM_RESAMPLES)
-    for group in groups:
-        values = np.asarray(group, dtype=np.float64)
-        means.append(values.mean())
+    found = [np.asarray(group, dtype=np.float64) for group in groups]
+    mean = float(np.mean([values.mean() for values in found]))
+    if min(map(len, found)) < MIN_FOR_INTERVAL:
+        return Mean(mean, None, None)
+    resampled = np.zeros(NUM_RESAMPLES)
+    for values in found:
         draws = rng.integers(len(values), size=(NUM_RESAMPLES, len(values)))
-        resampled += values[draws].mean(axis=1) / len(groups)
+        resampled += values[draws].mean(axis=1) / len(found)
     low, high = np.quantile(resampled, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return Mean(float(np.mean(means)), float(low), float(high))
+    return Mean(mean, float(low), float(high))
 
 
 def paired(found: Sequence[float], other: Sequence[float]) -> Paired:

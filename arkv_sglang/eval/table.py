@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from arkv_sglang.eval.arms import FULL_KV
-from arkv_sglang.report.text import show_number, show_ratio
+from arkv_sglang.report.text import MISSING, show_number, show_ratio
 
 
 def as_table(report: Mapping[str, Any]) -> Table:
@@ -52,9 +52,7 @@ def as_table(report: Mapping[str, Any]) -> Table:
 
 
 def _score(each: Mapping[str, Any]) -> tuple[str, str, str]:
+    low, high = each["score_low"], each["score_high"]
+    interval = MISSING if low is None else f"{low:.3f} to {high:.3f}"
     pairs = "" if each["arm"] == FULL_KV else f"{each['wins']}-{each['losses']}"
-    return (
-        show_number(each["score"], 3),
-        f"{each['score_low']:.3f} to {each['score_high']:.3f}",
-        pairs,
-    )
+    return show_number(each["score"], 3), interval, pairs

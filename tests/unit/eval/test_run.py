@@ -131,6 +131,17 @@ def test_the_report(samples, arms, rows):
         score_by_bytes(report, "other")
 
 
+def test_intervals_in_report_table_and_plot(arms):
+    many = list(TASKS["needle"].make(material(length=300), 12))
+    answers = [outcome(each.answers[0] if n % 3 else "") for n, each in enumerate(many)]
+    found = {arm.name: answers for arm in arms}
+    report = build_report(score_all(many, arms, found, TASKS), arms)
+    for each in (*report["results"], *report["means"]):
+        assert each["score"] == pytest.approx(2 / 3)
+        assert each["score_low"] < each["score"] < each["score_high"]
+    assert "<svg" in score_by_bytes(report)
+
+
 def test_a_task_that_full_kv_cannot_do_is_left_out_of_means(samples, arms):
     needles = samples[:2]
     found = {arm.name: [outcome("nothing")] * 2 for arm in arms}

@@ -23,9 +23,13 @@ def test_it_covers_the_true_mean_as_often_as_it_says():
 
 
 def test_values_that_do_not_differ_leave_no_doubt():
-    assert bootstrap_mean([0.25] * 5) == (0.25, 0.25, 0.25)
-    assert bootstrap_mean([1.0]) == (1.0, 1.0, 1.0)
-    assert bootstrap_mean([0, 1]) == bootstrap_mean([0, 1])
+    assert bootstrap_mean([0.25] * 16) == (0.25, 0.25, 0.25)
+    assert bootstrap_mean([0, 1] * 8) == bootstrap_mean([0, 1] * 8)
+
+
+def test_few_samples_have_no_interval():
+    assert bootstrap_mean([0, 1] * 4) == (0.5, None, None)
+    assert bootstrap_mean([0, 1] * 40, [1.0]) == (0.75, None, None)
 
 
 def test_groups_count_alike():
