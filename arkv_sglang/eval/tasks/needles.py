@@ -1,7 +1,6 @@
 """A fact hidden in running text, and a question for it.
 
-Needle in a haystack in the wording of RULER (arXiv 2404.06654); here its values vary in form and
-length.
+Needle in a haystack after RULER (arXiv 2404.06654); here values vary in form and length.
 """
 
 from __future__ import annotations
@@ -52,9 +51,8 @@ class Needle:
 
     @property
     def answer_prefix(self) -> str:
-        return (
-            f"The special magic {NOUNS[self.form]} for {self.key} mentioned in the provided text is"
-        )
+        """In the words of the sentence, which a small model needs to find it at all."""
+        return f"The special magic {NOUNS[self.form]} for {self.key} is:"
 
 
 def draw_value(material: Material, rng: random.Random, form: str) -> str:

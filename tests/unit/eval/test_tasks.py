@@ -10,7 +10,7 @@ import pytest
 from arkv_sglang.config import ConfigError
 from arkv_sglang.eval.prompts import Prompts
 from arkv_sglang.eval.tasks import OWN, TASKS, chosen_tasks
-from arkv_sglang.eval.tasks.needles import NUM_DISTRACTORS, hide
+from arkv_sglang.eval.tasks.needles import NOUNS, NUM_DISTRACTORS, hide
 from arkv_sglang.eval.tasks.tracking import HOPS
 from tests.unit.eval.fakes import WordTokenizer, material, said, texts
 
@@ -50,10 +50,11 @@ def test_needles(name):
     assert all(later - earlier < 0.3 for earlier, later in pairwise(depths))
     for sample in samples:
         text = said(found, sample)
+        noun = NOUNS[sample.about["form"]]
         (answer,) = sample.answers
         needle = f"for {sample.about['key']} is: {answer}."
         assert text.count(needle) == 1 and text.count(answer) == 1
-        assert text.endswith(f"for {sample.about['key']} mentioned in the provided text is")
+        assert text.endswith(f"The special magic {noun} for {sample.about['key']} is:")
         others = re.findall(r"for (\S+) is: (\S+)\.", text)
         assert len(others) == 1 + NUM_DISTRACTORS * (name == "needle-multi-key")
         assert len(set(others)) == len({value for _, value in others}) == len(others)
