@@ -44,16 +44,27 @@ def force(
     for index, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
         steps = folder / str(index)
         steps.mkdir(parents=True)
-        engine.generate(
-            input_ids=prompt,
-            sampling_params={
-                "temperature": 0,
-                "max_new_tokens": len(continuation),
-                "ignore_eos": True,
-                "custom_params": {"token_ids": continuation, "folder": str(steps)},
-            },
-            custom_logit_processor=processor.to_str(),
-        )
-        files = sorted(steps.iterdir())
-        found.append(torch.from_numpy(np.stack([np.load(file) for file in files])))
+        found.append(force_one(engine, prompt, continuation, steps, processor)[0])
     return found
+
+
+def force_one(
+    engine: Any,
+    prompt: list[int],
+    continuation: list[int],
+    folder: Path,
+    processor: type[TeacherForcing] = TeacherForcing,
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The same of one, and the engine's answer; ``folder`` is there and empty."""
+    out = engine.generate(
+        input_ids=prompt,
+        sampling_params={
+            "temperature": 0,
+            "max_new_tokens": len(continuation),
+            "ignore_eos": True,
+            "custom_params": {"token_ids": continuation, "folder": str(folder)},
+        },
+        custom_logit_processor=processor.to_str(),
+    )
+    files = sorted(folder.iterdir())
+    return torch.from_numpy(np.stack([np.load(file) for file in files])), out

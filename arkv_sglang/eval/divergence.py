@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 TOP_TOKENS = 256
+
+
+class TopTokens(NamedTuple):
+    """The most likely tokens of distributions, the first the most likely: ids int64 and
+    log-probabilities fp64, both [..., K]."""
+
+    ids: torch.Tensor
+    log_probs: torch.Tensor
+
+
+def top_tokens(log_probs: torch.Tensor, top: int = TOP_TOKENS) -> TopTokens:
+    """Of log-probabilities [..., V], any float dtype."""
+    best = log_probs.double().topk(min(top, log_probs.shape[-1]), dim=-1)
+    return TopTokens(best.indices, best.values)
 
 
 def top_kl(reference: torch.Tensor, found: torch.Tensor, top: int = TOP_TOKENS) -> torch.Tensor:
@@ -12,9 +28,13 @@ def top_kl(reference: torch.Tensor, found: torch.Tensor, top: int = TOP_TOKENS) 
 
     ``reference``, ``found``: log-probabilities [..., V], any float dtype. Returns fp64 [...].
     """
-    reference, found = reference.double(), found.double()
-    best = reference.topk(min(top, reference.shape[-1]), dim=-1)
-    p, q = _with_rest(best.values), _with_rest(found.gather(-1, best.indices))
+    return top_kl_of(top_tokens(reference, top), found)
+
+
+def top_kl_of(reference: TopTokens, found: torch.Tensor) -> torch.Tensor:
+    """The same where no more is known of the reference."""
+    p = _with_rest(reference.log_probs.double())
+    q = _with_rest(found.double().gather(-1, reference.ids))
     return torch.special.xlogy(p, p / q).sum(-1)
 
 

@@ -33,6 +33,7 @@ ORDER = (
     "test_larger_than_the_arena",
     "test_models",
     "test_server",
+    "test_eval",  # starts its own
     "test_thrown_out",
     "test_load",
     "test_overlap",

@@ -37,7 +37,7 @@ def may_use(library: str, module: str) -> bool:
     """Whether `module` may import `library`: the three that tie code to a kind of machine."""
     part, leaf = part_of(module), module.rpartition(".")[2]
     if library == "sglang":
-        return part in {"cache", "engine", "eval", "bench"} or module.endswith("batch.ray_actor")
+        return part in {"cache", "engine", "bench"} or module.endswith("batch.ray_actor")
     if library == "triton":
         return part == "kernels" and leaf.startswith("triton_")
     if library == "ray":
@@ -71,6 +71,7 @@ def imports_of(module: str, path: Path) -> Iterator[str]:
 
 
 FILES = module_files()
+EVAL_ENGINE = "arkv_sglang.eval.serving"
 
 
 @pytest.mark.parametrize("module", FILES)
@@ -81,6 +82,18 @@ def test_import_statements(module: str) -> None:
         assert may_use(top, module), f"{module} must not import {top}"
         if top == PACKAGE and allowed is not None and part_of(name):
             assert part_of(name) in allowed | {"__version__"}, f"{module} must not import {name}"
+
+
+def test_one_file_of_eval_knows_the_engine() -> None:
+    """Tasks, scores and statistics are there without SGLang. The command imports that file when all
+    else has been found right."""
+    users = {
+        module
+        for module, path in FILES.items()
+        if part_of(module) == "eval"
+        and any(part_of(name) == "engine" for name in imports_of(module, path))
+    }
+    assert users == {EVAL_ENGINE}
 
 
 PROBE = """
@@ -97,7 +110,8 @@ def test_nothing_heavy_is_loaded_in_a_fresh_process() -> None:
     modules = [
         module
         for module in FILES
-        if part_of(module) in parts
+        if part_of(module) in parts | {"eval"}
+        and module != EVAL_ENGINE
         and not module.rpartition(".")[2].startswith(("triton_", "ray_"))
     ]
     command = [sys.executable, "-c", PROBE, *modules]

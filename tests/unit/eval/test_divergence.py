@@ -1,8 +1,10 @@
 """KL over the top tokens and one bucket for the rest."""
 
+import pytest
 import torch
 
 from arkv_sglang.eval.divergence import top_kl
+from arkv_sglang.eval.reference import compare, pack
 
 
 def log_probs(*shape):
@@ -29,3 +31,24 @@ def test_the_rest_is_one_bucket():
 def test_never_negative():
     p, q = log_probs(50, 500), log_probs(50, 500)
     assert (top_kl(p, q, top=16) >= 0).all()
+
+
+def test_a_packed_reference_gives_the_same_without_the_first_step():
+    full, found = log_probs(6, 1000).float(), log_probs(6, 1000).float()
+    found[:3] = full[:3]
+    figures = compare(pack(full), found)
+    assert figures["kl"] == pytest.approx(top_kl(full, found)[1:].mean().item(), rel=1e-4)
+    same = (full.argmax(-1) == found.argmax(-1))[1:]
+    assert figures["top1"] == same.double().mean() >= 2 / 5
+    found[0] = log_probs(1000).float()
+    assert compare(pack(full), found) == figures
+    assert compare(pack(full), full) == {"top1": 1, "kl": pytest.approx(0, abs=1e-6)}
+    assert len(pack(full)) < 6 * 256 * 9
+
+
+def test_tokens_that_are_as_likely_agree():
+    full = torch.tensor([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.4, 0.4, 0.2]]).log()
+    found = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]).log()
+    assert compare(pack(full), found)["top1"] == 0.5
+    assert compare(pack(full), full)["top1"] == 1
+    assert compare(pack(found), full)["top1"] == 0.5
