@@ -1,4 +1,6 @@
-"""Rings by folder, SGLang's strict checks for all of them, and skips that say why."""
+"""Rings by folder, SGLang's strict checks for all of them, and skips that say why.
+
+Where tests run two at a time, those that share engines or a cluster stay in one process."""
 
 import os
 from pathlib import Path
@@ -6,6 +8,7 @@ from pathlib import Path
 import pytest
 
 RINGS = ("unit", "engine", "job", "gpu", "soak")
+SHARING = ("engine", "job", "gpu")
 TESTS = Path(__file__).parent
 
 # Set before SGLang is imported, so that its child processes inherit them.
@@ -15,6 +18,8 @@ os.environ.update(
     SGLANG_CHECK_KV_PAGE_INVARIANTS="1",
     HF_HUB_OFFLINE="1",
     TOKENIZERS_PARALLELISM="false",
+    # Threads that wait leave their core to the other processes.
+    OMP_WAIT_POLICY="passive",
 )
 
 NO_GPU = "no CUDA device is visible"
@@ -26,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ring = item.path.relative_to(TESTS).parts[0]
         if ring in RINGS:
             item.add_marker(ring)
+        if ring in SHARING:
+            item.add_marker(pytest.mark.xdist_group(ring))
     _skip_what_the_machine_cannot_run(items)
 
 
