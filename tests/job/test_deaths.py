@@ -95,7 +95,7 @@ class Killer(threading.Thread):
 
 
 @pytest.mark.parametrize(
-    ("kills", "count"), [(4, 80), pytest.param(40, 1500, marks=pytest.mark.soak)]
+    ("kills", "count"), [(4, 80), pytest.param(40, 500, marks=pytest.mark.soak)]
 )
 def test_every_document_is_done_once_whatever_is_killed(
     submit: Submit,
