@@ -6,8 +6,9 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 HAS_GPU = nvidia-smi -L >/dev/null 2>&1
-# Two at a time, on any machine: more would slow down those that wait for processes.
-TEST = $(PY) -m pytest -n 2 --dist loadgroup
+# Two at a time, on any machine: more would slow down those that wait for processes. Engines and
+# clusters are shared within one (tests/conftest.py).
+TEST = $(PY) -m pytest -n 2
 
 # Where modules are compiled anew for each process, an engine takes a minute longer to start.
 unexport PYTHONDONTWRITEBYTECODE

@@ -4,8 +4,10 @@ Where tests run two at a time, those that share engines or a cluster stay in one
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 RINGS = ("unit", "engine", "job", "gpu", "soak")
 SHARING = ("engine", "job", "gpu")
@@ -26,13 +28,23 @@ NO_GPU = "no CUDA device is visible"
 GPU_VISIBLE = "this ring runs on the CPU: hide the GPU with CUDA_VISIBLE_DEVICES= (make test does)"
 
 
+class ByRing(LoadScopeScheduling):
+    """The marks that xdist has for groups do nothing under this pytest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        ring = nodeid.split("/")[1]
+        return ring if ring in SHARING else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByRing:
+    return ByRing(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         ring = item.path.relative_to(TESTS).parts[0]
         if ring in RINGS:
             item.add_marker(ring)
-        if ring in SHARING:
-            item.add_marker(pytest.mark.xdist_group(ring))
     _skip_what_the_machine_cannot_run(items)
 
 
