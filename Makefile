@@ -6,9 +6,8 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 HAS_GPU = nvidia-smi -L >/dev/null 2>&1
-# Two at a time, on any machine: more would slow down those that wait for processes. Engines and
-# clusters are shared within one (tests/conftest.py).
-TEST = $(PY) -m pytest -n 2
+# Two at a time, on any machine: more would slow down those that wait for processes.
+UNIT = $(PY) -m pytest -n 2 --dist worksteal -m "unit and not soak"
 
 # Where modules are compiled anew for each process, an engine takes a minute longer to start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,15 +24,16 @@ demo: $(STAMP)  ## Summarize real documents on two engines with a local Ray clus
 	@$(PY) -m arkv_sglang.demo
 
 test: $(STAMP)  ## Run every test this machine can run in 25 minutes
+	@CUDA_VISIBLE_DEVICES= $(UNIT)
 	@if $(HAS_GPU); then \
-	    CUDA_VISIBLE_DEVICES= $(TEST) -m "not gpu and not soak" && \
+	    CUDA_VISIBLE_DEVICES= $(PY) -m pytest -m "(engine or job) and not soak" && \
 	    $(PY) -m pytest -m "gpu and not soak"; \
 	else \
-	    $(TEST) -m "not soak"; \
+	    $(PY) -m pytest -m "not unit and not soak"; \
 	fi
 
 test-fast: $(STAMP)  ## Run the unit tests (under 4 minutes)
-	@CUDA_VISIBLE_DEVICES= $(TEST) -m "unit and not soak"
+	@CUDA_VISIBLE_DEVICES= $(UNIT)
 
 soak: $(STAMP)  ## Run the long tests (minutes to hours)
 	@$(PY) -m pytest -m soak

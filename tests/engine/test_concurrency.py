@@ -7,7 +7,7 @@ from arkv_sglang.engine.running import CountRunning, Running
 # Dozens of long prompts: minutes on a slow machine.
 pytestmark = pytest.mark.timeout(1500)
 
-PROMPT_TOKENS, NUM_TOKENS = 600, 12
+PROMPT_TOKENS, NUM_TOKENS = 600, 6
 
 
 def peak_running(engine, prompt, num_prompts, path):

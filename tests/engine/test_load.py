@@ -235,7 +235,7 @@ SOAK = [pytest.mark.soak, pytest.mark.timeout(7200)]
     ("name", "num_requests"),
     [
         ("smallest", 100),
-        ("pressure", 150),
+        ("pressure", 100),
         # Requests run almost one at a time on the smallest.
         pytest.param("smallest", 1000, marks=SOAK),
         *(pytest.param(name, 3000, marks=SOAK) for name in ("arkv", "pressure", "cap")),

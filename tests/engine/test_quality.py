@@ -6,7 +6,7 @@ from engine_probes import ZeroViewThenForce
 from arkv_sglang.engine.teacher_forcing import force
 from arkv_sglang.eval.divergence import top_kl
 
-NUM_DOCUMENTS, PROMPT_TOKENS, NUM_TOKENS = 5, 1000, 25
+NUM_DOCUMENTS, PROMPT_TOKENS, NUM_TOKENS = 5, 700, 25
 
 
 @pytest.fixture(scope="module")

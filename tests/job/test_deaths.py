@@ -55,6 +55,7 @@ def nothing_is_left(cluster: LocalRay) -> None:
     wait_for(lambda: not running(cluster, ENGINE) and not running(cluster, CHILD), 60)
 
 
+@pytest.mark.soak  # the short ring does it with fake engines
 def test_a_document_that_kills_its_engine_is_the_only_one_that_fails(
     submit: Submit, config: dict[str, Any], cluster: LocalRay, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_every_document_is_done_once_whatever_is_killed(
     nothing_is_left(cluster)
 
 
+@pytest.mark.soak  # the short ring does it with fake engines
 def test_a_start_that_can_never_work_is_not_repeated(
     submit: Submit, config: dict[str, Any], cluster: LocalRay, tmp_path: Path
 ) -> None:

@@ -151,10 +151,8 @@ def test_a_probe_estimates_the_time_on_one_engine(
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("output.dir=out", "output.dir must be an absolute path or a URI, got 'out'; "),
         ("engines.cuont=2", "engines.cuont must be a known key, got an unknown one; "),
         ("engine.model_path=/no/model", "engine.model_path must be a folder that exists, "),
-        ("input.path=configs", "input.path must hold documents, got 'configs' with no file "),
     ],
 )
 def test_a_wrong_configuration_ends_before_ray_is_touched(
