@@ -131,7 +131,6 @@ def test_every_document_is_done_once_whatever_is_killed(
     nothing_is_left(cluster)
 
 
-@pytest.mark.soak  # the short ring does it with fake engines
 def test_a_start_that_can_never_work_is_not_repeated(
     submit: Submit, config: dict[str, Any], cluster: LocalRay, tmp_path: Path
 ) -> None:

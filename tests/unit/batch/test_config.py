@@ -91,6 +91,8 @@ def test_engine_arguments_pass_as_they_are_and_overrides_win(path: Path) -> None
         ("engines.num_gpus=.inf", "engines.num_gpus must be a finite number, got inf; "),
         ("sampling.max_new_tokens=true", "max_new_tokens must be a valid integer, got True; "),
         ("sampling.max_new_tokens='5'", "max_new_tokens must be a valid integer, got '5'; "),
+        ("engines.count=0", "engines.count must be greater than 0, got 0; "),
+        ("engines.cuont=2", "engines.cuont must be a known key, got an unknown one; "),
         ("engines.count=true", "engines.count must be a valid integer, got True; "),
         ("run.sample_period_s='1'", "run.sample_period_s must be a valid number, got '1'; "),
         ("sampling.stop_token_ids=[true]", "stop_token_ids.0 must be a valid integer, got True; "),
